@@ -1,0 +1,81 @@
+"""What to make of a run: its summary, and warnings with advice."""
+
+from __future__ import annotations
+
+import warnings
+
+import arviz_stats
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+MAX_R_HAT = 1.01
+MIN_ESS_PER_CHAIN = 100
+MAX_FAILURE_RATE = 0.05
+
+
+class SamplingWarning(UserWarning):
+    """Something about a run that its user should know."""
+
+
+def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFrame:
+    """Mean, spread, interval, R-hat and effective sample sizes of every parameter."""
+    return arviz_stats.summary(trace, var_names=var_names, round_to="none").astype(float)
+
+
+def findings(trace: xr.DataTree) -> list[str]:
+    """What went wrong, how often, and what to try."""
+    if "posterior" not in trace.children:
+        return []
+    stats, found = trace["sample_stats"], []
+    num_chains, num_draws = stats["lp"].shape
+    total = num_chains * num_draws
+
+    divergent = int(stats["diverging"].sum())
+    if divergent:
+        found.append(
+            f"{divergent} of {total} transitions diverged: raise target_accept (0.95, say), and look at where "
+            "in the posterior they happened."
+        )
+    steps = int(stats["n_steps"].sum())
+    kinds = {
+        "projection_failed": "projections back to the manifold failed: raise target_accept or max_iterations, or try solver=\"newton\"",
+        "non_reversible": "steps were not reversible: raise target_accept",
+        "non_finite": "steps met NaN or infinity in the forward model: narrow the priors or make the model stable there",
+    }
+    for name, advice in kinds.items():
+        count = int(stats[name].sum())
+        if count > MAX_FAILURE_RATE * steps:
+            found.append(f"{count} of {steps} ({count / steps:.0%}) {advice}.")
+    full = int(stats["reached_max_treedepth"].sum())
+    if full:
+        found.append(f"{full} of {total} trajectories reached the maximum depth: raise max_depth if the ESS is low.")
+
+    still = [chain for chain in range(num_chains) if len(np.unique(stats["lp"].values[chain])) == 1]
+    if still and num_draws > 1:
+        return [
+            *found,
+            f"chains {still} never moved: no estimate means anything. Raise warmup, give init=, or try a smaller step_size.",
+        ]
+    if num_draws < 8:
+        return found
+    table = summary(trace)
+    r_hat = table["r_hat"].dropna()
+    if num_chains > 1 and len(r_hat) and r_hat.max() > MAX_R_HAT:
+        found.append(
+            f"R-hat of {r_hat.idxmax()} is {r_hat.max():.3f}, above {MAX_R_HAT}: the chains do not agree yet. "
+            "Raise warmup and draws; if it stays, the posterior may have several modes."
+        )
+    for kind in ("bulk", "tail"):
+        ess = table[f"ess_{kind}"].dropna()
+        if len(ess) and ess.min() < MIN_ESS_PER_CHAIN * num_chains:
+            found.append(
+                f"{kind} ESS of {ess.idxmin()} is {ess.min():.0f}, below {MIN_ESS_PER_CHAIN} per chain: raise draws."
+            )
+    return found
+
+
+def warn(trace: xr.DataTree) -> None:
+    """Issue the findings as warnings."""
+    for finding in findings(trace):
+        warnings.warn(finding, SamplingWarning, stacklevel=3)

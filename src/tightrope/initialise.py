@@ -1,0 +1,171 @@
+"""Starting points, without knowledge of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import xarray as xr
+from jax import lax
+
+from tightrope.models import Conditioned, Model
+from tightrope.types import Array, InputError, select
+
+NUM_DRAWS = 1000  # prior draws to choose from
+NUM_REFINED = 32  # of them, how many are refined
+MAX_ITERATIONS = 100
+
+
+class Fit(NamedTuple):
+    """The state of one Levenberg-Marquardt descent."""
+
+    u: Array
+    energy: Array
+    damping: Array
+    count: Array
+    settled: Array  # how many iterations in a row have gained next to nothing
+
+
+def refine(model: Conditioned, u: Array, key: Array) -> Array:
+    """Descend from a prior draw u to where the data are explained, near u.
+
+    The target is randomised: 1/2 |v - u|^2 + 1/2 |e(v) - noise|^2 + log_scale(v). For a linear model its
+    minimisers are draws of the posterior, so starts spread along what the data leave open.
+    """
+    noise = jr.normal(key, (model.m,))
+
+    def energy(v: Array) -> Array:
+        lift = model.lift(v)
+        value = 0.5 * jnp.sum((v - u) ** 2) + 0.5 * jnp.sum((lift.e - noise) ** 2) + lift.log_scale
+        return jnp.where(jnp.isfinite(value), value, jnp.inf)
+
+    def step(fit: Fit) -> Fit:
+        v = fit.u
+        push = lambda direction: jax.jvp(model.lift, (v,), (direction,))
+        lift, slope = jax.vmap(push, out_axes=(None, -1))(jnp.eye(model.d))
+        gradient = (v - u) + (lift.e - noise) @ slope.e + slope.log_scale
+        # The square root of the curvature 1 + damping + J^T J, not the curvature itself: see linalg.orthonormalise.
+        root = jnp.concatenate([jnp.sqrt(1 + fit.damping) * jnp.eye(model.d), slope.e])
+        upper = jnp.linalg.qr(root, mode="r")
+        solve = jax.scipy.linalg.solve_triangular
+        candidate = v - solve(upper, solve(upper, gradient, trans=1))
+        value = energy(candidate)
+        is_better = value < fit.energy
+        gain = jnp.where(is_better, fit.energy - value, 0.0)
+        settled = jnp.where(is_better & (gain < 1e-3), fit.settled + 1, 0)
+        damping = jnp.clip(fit.damping * jnp.where(is_better, 0.2, 5.0), 1e-6, 1e16)
+        u_next, value = select(is_better, (candidate, value), (v, fit.energy))
+        return Fit(u_next, value, damping, fit.count + 1, settled)
+
+    def running(fit: Fit) -> Array:
+        return (fit.count < MAX_ITERATIONS) & (fit.settled < 2) & (fit.damping < 1e15)
+
+    zero = jnp.zeros((), int)
+    return lax.while_loop(running, step, Fit(u, energy(u), jnp.array(1.0), zero, zero)).u
+
+
+def prior_points(model: Model, key: Array, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prior draws at which the posterior density is finite, best first, and the log densities there."""
+    draws = jax.vmap(model.parameters.draw)(jr.split(key, num_draws))
+
+    @jax.jit
+    def evaluate(y: Array, u: Array) -> Any:
+        conditioned = model.condition(y)
+
+        def at(u: Array) -> Any:
+            lift = conditioned.lift(u)
+            return conditioned.log_density(u), jnp.isfinite(lift.e).all(), lift.log_scale
+
+        return lax.map(at, u, batch_size=100)
+
+    log_density, e_is_finite, log_scale = map(np.asarray, evaluate(model.data, draws))
+    finite = np.isfinite(log_density)
+    if not finite.any():
+        explain_no_start(e_is_finite, log_scale)
+    order = np.argsort(-log_density[finite])
+    return np.asarray(draws)[finite][order], log_density[finite][order]
+
+
+def explain_no_start(e_is_finite: np.ndarray, log_scale: np.ndarray) -> None:
+    """Say why no prior draw can start a chain."""
+    if not np.isfinite(log_scale).any():
+        raise InputError(
+            f"noise_scale is zero, negative or not finite at all of {len(log_scale)} prior draws: it must be positive, "
+            "for example a LogNormal parameter or jnp.exp of one."
+        )
+    if not e_is_finite.any():
+        raise InputError(
+            f"forward returned NaN or infinity at all of {len(log_scale)} prior draws: check it at "
+            'a draw of tr.prior(model), narrow the priors, or give init={"name": value, ...}.'
+        )
+    raise InputError(
+        f"the posterior density is zero at all of {len(log_scale)} prior draws: check the noise law and the priors, "
+        'or give init={"name": value, ...}.'
+    )
+
+
+def refined_points(model: Model, key: Array, num_chains: int) -> np.ndarray:
+    """The best prior draws, refined; chains are spread over those that are as good as the best, give or take."""
+    draw_key, noise_key, choice_key = jr.split(key, 3)
+    u, _ = prior_points(model, draw_key, NUM_DRAWS)
+    u = u[: max(NUM_REFINED, 2 * num_chains)]
+
+    @jax.jit
+    def descend(y: Array, u: Array, keys: Array) -> Any:
+        conditioned = model.condition(y)
+        refined = jax.vmap(lambda u, key: refine(conditioned, u, key))(u, keys)
+        return refined, jax.vmap(conditioned.log_density)(refined)
+
+    refined, log_density = map(np.asarray, descend(model.data, u, jr.split(noise_key, len(u))))
+    log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
+    # Among draws of a posterior the log density varies by about sqrt(d + m) / 2 around its mean.
+    allowance = 10 + model.d + 2 * np.sqrt(model.m)
+    good = np.flatnonzero(log_density >= log_density.max() - allowance)
+    order = np.asarray(jr.permutation(choice_key, good))
+    return refined[np.resize(order, num_chains)]
+
+
+def starting_points(model: Model, init: Any, key: Array, num_chains: int) -> np.ndarray:
+    """Coordinates to start the chains from, shape (num_chains, d)."""
+    if isinstance(init, str):
+        if init == "auto":
+            return refined_points(model, key, num_chains)
+        if init == "prior":
+            u, _ = prior_points(model, key, 100 * num_chains)
+            return np.asarray(jr.permutation(key, u))[np.resize(np.arange(len(u)), num_chains)]
+        if init == "truth":
+            if model.truth is None:
+                raise InputError('init="truth", but this model does not know its true parameters: use init="auto".')
+            init = model.truth
+        else:
+            raise InputError(f'init="{init}" is unknown: use "auto", "prior", "truth", a dictionary of values or a trace.')
+    if isinstance(init, xr.DataTree):
+        return last_draws(model, init, num_chains)
+    if isinstance(init, Mapping):
+        try:
+            u = np.asarray(model.parameters.coordinates(init))
+        except InputError as error:
+            raise InputError(f"init: {error}") from None
+        if not np.isfinite(u).all() or not np.isfinite(model.log_density(jnp.asarray(u))):
+            raise InputError("init: the posterior density is zero or not finite at these values: choose others.")
+        return np.tile(u, (num_chains, 1))
+    raise InputError(f'init must be "auto", "prior", "truth", a dictionary or a trace, not {type(init).__name__}.')
+
+
+def last_draws(model: Model, trace: xr.DataTree, num_chains: int) -> np.ndarray:
+    """Where the chains of an earlier run ended."""
+    names = model.parameters.names
+    if "unconstrained_posterior" not in trace.children or any(
+        name not in trace["unconstrained_posterior"] for name in names
+    ):
+        raise InputError("init: the trace is not one of this model: its unconstrained_posterior lacks parameters.")
+    group = trace["unconstrained_posterior"]
+    last = [group[name].isel(draw=-1).values.reshape(group.sizes["chain"], -1) for name in names]
+    u = np.concatenate(last, axis=1)
+    if u.shape[1] != model.d:
+        raise InputError(f"init: the trace has {u.shape[1]} coordinates but the model has {model.d}.")
+    return u[np.resize(np.arange(len(u)), num_chains)]

@@ -1,0 +1,142 @@
+"""The compiled part of a run: a group of chains advanced by many integrator steps in one call.
+
+Each chain takes its next step whatever transition it is in, so none waits for the longest tree of another, and
+where a call begins and ends changes no draw.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax import lax
+
+from tightrope.adaptation import DualAveraging, initial_step_size
+from tightrope.methods import Method
+from tightrope.models import Model
+from tightrope.types import Array, Info, Point, Tuning, select
+
+CAPACITY = 500  # steps per call at the most, and so draws
+STEP_SIZE_STREAM = 2**31  # beyond any iteration
+
+
+class Chain(NamedTuple):
+    """A chain between two calls; all that is needed to go on."""
+
+    key: Array
+    iteration: Array  # transitions finished
+    trajectory: Any  # the one under way
+    averaging: DualAveraging
+    step_size: Array
+
+
+class Draw(NamedTuple):
+    """What is kept of a transition."""
+
+    u: Array
+    log_volume: Array
+    info: Info
+
+    @classmethod
+    def of(cls, point: Point, info: Info) -> Draw:
+        return cls(point.u, point.log_volume, info)
+
+    def pack(self) -> Array:
+        """One row of numbers: one write per step, not fifteen."""
+        scalars = jnp.stack([jnp.asarray(x, float) for x in (self.log_volume, *self.info)])
+        return jnp.concatenate([self.u, scalars])
+
+    @classmethod
+    def unpack(cls, rows: np.ndarray) -> Draw:
+        """The draws in an array of rows, by field; counts and flags in their own types."""
+        names = ("log_volume", *Info._fields)
+        d = rows.shape[-1] - len(names)
+        log_volume, *values = np.moveaxis(rows[..., d:], -1, 0)
+        fields = {}
+        for name, value in zip(Info._fields, values, strict=True):
+            is_flag = name in ("diverging", "reached_max_treedepth")
+            is_count = name in ("n_steps", "tree_depth", "solver_iterations") or name in FAILURES
+            fields[name] = value.astype(bool if is_flag else int if is_count else float)
+        return cls(rows[..., :d], log_volume, Info(**fields))
+
+
+FAILURES = ("projection_failed", "non_reversible", "non_finite")
+
+
+class Kernel:
+    """A model and a method, as functions of groups of chains that compile once for each group size."""
+
+    def __init__(self, model: Model, method: Method, num_warmup: int):
+        self.model, self.method, self.num_warmup = model, method, num_warmup
+        self.begin = jax.jit(self._begin)
+        self.find_step_size = jax.jit(self._find_step_size)
+        self.advance = jax.jit(self._advance, donate_argnums=2)
+
+    def integrator(self, y: Array, force: Any):
+        return self.method.integrator(self.model.condition(y), force)
+
+    def _find_step_size(self, y: Array, force: Any, keys: Array, u: Array) -> Array:
+        """A first step size for each chain."""
+        integrator = self.integrator(y, force)
+        find = lambda key, u: initial_step_size(integrator, jr.fold_in(key, STEP_SIZE_STREAM), integrator.system.at(u))
+        return jax.vmap(find)(keys, u)
+
+    def _begin(self, y: Array, force: Any, keys: Array, u: Array, iteration: Array, step_size: Array) -> Chain:
+        """Chains at u, about to begin a transition."""
+        integrator = self.integrator(y, force)
+
+        def begin(key: Array, u: Array, step_size: Array) -> Chain:
+            point = integrator.system.at(u)
+            trajectory = self.method.transition.start(integrator, jr.fold_in(key, iteration), point, step_size)
+            return Chain(key, iteration, trajectory, DualAveraging.begin(step_size), step_size)
+
+        return jax.vmap(begin)(keys, u, step_size)
+
+    def _advance(self, y: Array, force: Any, chains: Chain, stop: Array, num_steps: Array) -> tuple[Chain, Array]:
+        """Advance each chain by so many steps or until it has finished `stop` transitions; the rows of its draws."""
+        integrator = self.integrator(y, force)
+        width = chains.iteration.shape[0]
+        first = chains.iteration
+        step = jax.vmap(lambda chain: self.one_step(integrator, chain, stop))
+        chain_shape, row_shape = jax.eval_shape(lambda chains: step(chains)[::2], chains)
+        rows = jnp.zeros((width, CAPACITY, row_shape.shape[-1]))
+
+        def running(carry: tuple[Array, Chain, Array]) -> Array:
+            count, chains, _ = carry
+            return (count < num_steps) & (chains.iteration < stop).any()
+
+        def body(carry: tuple[Array, Chain, Array]) -> tuple[Array, Chain, Array]:
+            count, chains, rows = carry
+            after, finished, row = step(chains)
+            slot = jnp.where(finished, chains.iteration - first, CAPACITY)  # out of range is dropped
+            return count + 1, after, rows.at[jnp.arange(width), slot].set(row, mode="drop")
+
+        _, chains, rows = lax.while_loop(running, body, (jnp.zeros((), int), chains, rows))
+        return chains, rows
+
+    def one_step(self, integrator: Any, chain: Chain, stop: Array) -> tuple[Chain, Array, Array]:
+        """One integrator step of one chain; whether it finished a transition, and the draw if so."""
+        transition, method = self.method.transition, self.method
+        is_active = chain.iteration < stop
+        trajectory = transition.advance(integrator, chain.trajectory)
+        point, info = transition.finish(trajectory)
+        finished = trajectory.done & is_active
+
+        averaging = chain.averaging.update(info.acceptance_rate, method.target_accept)
+        iteration = chain.iteration + 1
+        adapted = jnp.exp(jnp.where(iteration < self.num_warmup, averaging.log_step, averaging.log_average))
+        is_adapting = (chain.iteration < self.num_warmup) & (method.step_size is None)
+        step_size = jnp.where(is_adapting, adapted, chain.step_size)
+
+        following = transition.start(integrator, jr.fold_in(chain.key, iteration), point, step_size)
+        restarted = Chain(chain.key, iteration, following, averaging, step_size)
+        after = select(finished, restarted, chain._replace(trajectory=trajectory))
+        return select(is_active, after, chain), finished, Draw.of(point, info).pack()
+
+
+def tuning_of(chains: Chain, force: Any) -> Tuning:
+    """What warm-up has chosen so far."""
+    return Tuning(chains.step_size, force)

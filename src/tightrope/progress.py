@@ -1,0 +1,85 @@
+"""A live table of a run, one line a chain; quiet when nobody is watching."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from arviz_stats.base import array_stats
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tightrope.kernel import FAILURES, Draw
+
+RECENT = 100  # transitions that the shown averages cover
+SECONDS_PER_ESS = 2.0
+
+
+class Progress:
+    """The display; `show` may be called as often as one likes."""
+
+    def __init__(self, wanted: bool | None):
+        self.console = Console(stderr=True)
+        self.is_live = self.console.is_terminal if wanted is None else wanted
+        self.live: Live | None = None
+        self.began: float | None = None
+        self.ess: dict[int, tuple[float, float]] = {}  # when computed, and the value, by chain
+
+    def __enter__(self) -> Progress:
+        if self.is_live:
+            self.live = Live(console=self.console, refresh_per_second=4).__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.live is not None:
+            self.live.__exit__(*error)
+
+    def say(self, text: str) -> None:
+        if self.is_live:
+            self.console.print(text)
+
+    def show(self, run: Any) -> None:
+        if self.live is None:
+            return
+        total = run.num_warmup + run.num_draws
+        table = Table("chain", "stage", "draws", "step size", "acceptance", "steps", "failures", "ESS/s", box=None)
+        for group in run.groups:
+            for place, chain in enumerate(group.index):
+                table.add_row(*self.line(run, chain, list(group.rows[place]), int(group.iterations[place]), total))
+        self.live.update(table)
+
+    def line(self, run: Any, chain: int, rows: list[np.ndarray], iteration: int, total: int) -> list[str]:
+        """One chain's row of the table."""
+        stage = "warm-up" if iteration < run.num_warmup else "sampling"
+        done = f"{iteration}/{total}"
+        if not rows:
+            return [str(chain), stage, done, "", "", "", "", ""]
+        recent = Draw.unpack(np.concatenate(rows[-10:])[-RECENT:]).info
+        steps = recent.n_steps.sum()
+        failures = sum(getattr(recent, name).sum() for name in FAILURES)
+        return [
+            str(chain),
+            stage,
+            done,
+            f"{recent.step_size[-1]:.3g}",
+            f"{recent.acceptance_rate.mean():.2f}",
+            f"{recent.n_steps.mean():.1f}",
+            f"{failures / steps:.1%}",
+            self.ess_per_second(run, chain, rows, iteration),
+        ]
+
+    def ess_per_second(self, run: Any, chain: int, rows: list[np.ndarray], iteration: int) -> str:
+        """Effective draws of the log density per second of sampling."""
+        now = time.perf_counter()
+        if iteration <= run.num_warmup + 20:
+            return ""
+        if self.began is None:
+            self.began = now
+        computed, value = self.ess.get(chain, (0.0, float("nan")))
+        if now - computed > SECONDS_PER_ESS and now > self.began:
+            lp = Draw.unpack(np.concatenate(rows)[run.num_warmup :]).info.lp
+            value = float(array_stats.ess(lp[None], chain_axis=0, draw_axis=1)) / (now - self.began)
+            self.ess[chain] = now, value
+        return f"{value:.0f}" if np.isfinite(value) else ""

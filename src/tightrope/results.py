@@ -1,0 +1,136 @@
+"""From rows of draws to the groups that ArviZ knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import arviz_base
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import xarray as xr
+from jax import lax
+
+from tightrope.kernel import Draw
+from tightrope.models import Model
+from tightrope.types import Array, InputError
+
+
+def over_draws(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
+    """Apply a function of one draw to arrays whose first two axes are chain and draw, a batch at a time."""
+    sizes = arrays[0].shape[:2]
+    flat = [jnp.asarray(array.reshape(-1, *array.shape[2:])) for array in arrays]
+    result = jax.jit(lambda args: lax.map(lambda one: function(*one), args, batch_size=100))(tuple(flat))
+    return jax.tree.map(lambda x: np.asarray(x).reshape(*sizes, *x.shape[1:]), result)
+
+
+def parameters_of(model: Model, u: np.ndarray, keep: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Parameters and derived quantities at the draws."""
+
+    def at(u: Array) -> dict[str, Array]:
+        params = model.parameters.values(u)
+        values = params | {name: jnp.asarray(f(params), float) for name, f in model.derived.items()}
+        return {name: value for name, value in values.items() if keep is None or name in keep}
+
+    return over_draws(at, u)
+
+
+def coordinates_of(model: Model, u: np.ndarray) -> dict[str, np.ndarray]:
+    """The coordinates u by parameter, in the parameter's shape where they are as many."""
+    parts = {}
+    for name, part in model.parameters.split(np.moveaxis(u, -1, 0)).items():
+        shape = model.parameters.shapes[name]
+        shape = shape if int(np.prod(shape)) == len(part) else part.shape[:1]
+        parts[name] = np.moveaxis(part, 0, -1).reshape(*u.shape[:2], *shape)
+    return parts
+
+
+def check_keep(model: Model, keep: Sequence[str] | None) -> None:
+    """Refuse names that the model does not have."""
+    known = [*model.parameters.names, *model.derived]
+    for name in keep or ():
+        if name not in known:
+            raise InputError(f'keep names "{name}", which is not among {known}.')
+
+
+def tree(model: Model, groups: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> xr.DataTree:
+    """Groups of arrays as a DataTree, with the model's coordinates and dimensions."""
+    result = arviz_base.from_dict(dict(groups), coords=model.coords, dims=model.dims, save_warmup=True)
+    for name in ("posterior", "prior"):
+        if name in result.children:
+            result[name].attrs |= {"tightrope_version": version("tightrope"), "model": model.name, **attributes}
+    return result
+
+
+def collect(
+    model: Model,
+    rows: Sequence[np.ndarray],
+    *,
+    num_warmup: int,
+    thin: int = 1,
+    keep: Sequence[str] | None = None,
+    save_warmup: bool = False,
+    attributes: Mapping[str, Any],
+) -> xr.DataTree:
+    """The result of a run, cut to what every chain has reached."""
+    length = min(len(chain) for chain in rows)
+    if length <= num_warmup and not (save_warmup and length):
+        raise KeyboardInterrupt(f"stopped after {length} of {num_warmup} warm-up iterations: there are no draws.")
+    stacked = np.stack([chain[:length] for chain in rows])
+    groups: dict[str, dict[str, Any]] = {}
+    if length > num_warmup:
+        groups |= sampled_groups(model, stacked[:, num_warmup::thin], keep, "")
+    if save_warmup and num_warmup:
+        groups |= sampled_groups(model, stacked[:, :num_warmup:thin], keep, "warmup_")
+    groups["observed_data"] = {
+        name: np.where(model.mask[name], value, np.nan) for name, value in model.observed.items()
+    }
+    return tree(model, groups, attributes)
+
+
+def sampled_groups(
+    model: Model, rows: np.ndarray, keep: Sequence[str] | None, prefix: str
+) -> dict[str, dict[str, Any]]:
+    """Posterior, coordinates and statistics of one part of a run."""
+    draws = Draw.unpack(rows)
+    return {
+        f"{prefix}posterior": parameters_of(model, draws.u, keep),
+        f"{prefix}sample_stats": draws.info._asdict(),
+        f"{prefix}unconstrained_posterior": coordinates_of(model, draws.u),
+    }
+
+
+def predict(model: Model, trace: xr.DataTree, seed: int = 0) -> xr.DataTree:
+    """The trace with the groups `posterior_predictive` and `log_likelihood` added."""
+    posterior = trace["posterior"]
+    missing = [name for name in model.parameters.names if name not in posterior]
+    if missing:
+        raise InputError(f"trace lacks the parameters {missing} of the model: sample without keep=, or keep them.")
+    params = {name: posterior[name].values for name in model.parameters.names}
+    sizes = params[model.parameters.names[0]].shape[:2]
+    keys = jr.split(jr.key(seed), sizes)
+    y = model.data
+
+    def at(key: Array, *values: Array) -> Any:
+        named = dict(zip(params, values, strict=True))
+        return model.observations.simulate(key, named), model.observations.pointwise(named, y)
+
+    simulated, log_likelihood = over_draws(at, keys, *params.values())
+    added = tree(model, {"posterior_predictive": simulated, "log_likelihood": log_likelihood}, {})
+    return xr.DataTree(children={**trace.children, **added.children})
+
+
+def prior(model: Model, draws: int = 1000, seed: int = 0) -> xr.DataTree:
+    """Draws of the parameters from their prior, and of the data given them."""
+    if draws < 1:
+        raise InputError(f"draws={draws} must be a whole number of at least 1.")
+    draw_key, noise_key = jr.split(jr.key(seed))
+    u = np.asarray(jax.jit(jax.vmap(model.parameters.draw))(jr.split(draw_key, draws)))[None]
+    params = over_draws(model.parameters.values, u)
+    names = list(params)
+    simulate = lambda key, *values: model.observations.simulate(key, dict(zip(names, values, strict=True)))
+    simulated = over_draws(simulate, jr.split(noise_key, (1, draws)), *params.values())
+    return tree(model, {"prior": parameters_of(model, u), "prior_predictive": simulated}, {"seed": seed})

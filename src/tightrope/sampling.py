@@ -1,0 +1,233 @@
+"""The driver: groups of chains on threads, stage by stage, with progress and a way to stop."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import xarray as xr
+
+from tightrope import diagnostics, results
+from tightrope.adaptation import fit_log_volume
+from tightrope.initialise import starting_points
+from tightrope.kernel import CAPACITY, Chain, Draw, Kernel
+from tightrope.methods import Method, method_of
+from tightrope.models import Model
+from tightrope.progress import Progress
+from tightrope.types import InputError
+
+SECONDS_PER_CALL = 0.2  # how long a compiled call should take; it changes no draw
+
+
+class Group:
+    """Chains that advance together on one thread."""
+
+    def __init__(self, index: range, keys: Any, u: np.ndarray):
+        self.index = index  # which chains of the run
+        self.keys = keys
+        self.u = u  # where they are between stages
+        self.chains: Chain | None = None
+        self.rows: list[list[np.ndarray]] = [[] for _ in index]
+        self.iterations = np.zeros(len(index), int)
+
+    def draws(self, chain: int) -> np.ndarray:
+        """All rows of one chain so far."""
+        return np.concatenate(self.rows[chain]) if self.rows[chain] else np.zeros((0, 0))
+
+
+class Run:
+    """One call of `sample`."""
+
+    def __init__(self, model: Model, method: Method, warmup: int, draws: int, chains: int, cores: int, seed: int):
+        self.model, self.method = model, method
+        self.num_warmup, self.num_draws, self.num_chains = warmup, draws, chains
+        self.kernel = Kernel(model, method, warmup)
+        self.y = model.data
+        self.key, self.start_key = jr.split(jr.key(seed))
+        self.force = method.initial_force(model.condition())
+        self.num_groups = min(cores, chains)
+        self.stopped = threading.Event()
+        self.steps_per_call = 1
+        self.compile_time = self.warmup_time = self.sampling_time = 0.0
+
+    def begin(self, init: Any) -> None:
+        """Find starting points and compile."""
+        u = starting_points(self.model, init, self.start_key, self.num_chains)
+        keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(self.num_chains))
+        bounds = np.linspace(0, self.num_chains, self.num_groups + 1).astype(int)
+        self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        started = time.perf_counter()
+        self.compiled = {}
+        for group in self.groups:
+            width = len(group.index)
+            if width in self.compiled:
+                continue
+            step_size = jnp.ones(width)
+            begin_args = (self.y, self.force, group.keys, jnp.asarray(group.u), jnp.array(0), step_size)
+            begin = self.kernel.begin.lower(*begin_args).compile()
+            chains = begin(*begin_args)
+            zero = jnp.array(0)
+            advance = self.kernel.advance.lower(self.y, self.force, chains, zero, zero).compile()
+            self.compiled[width] = begin, advance
+        self.compile_time = time.perf_counter() - started
+
+    def first_step_sizes(self) -> np.ndarray:
+        if self.method.step_size is not None:
+            return np.full(self.num_chains, float(self.method.step_size))
+        found = [self.kernel.find_step_size(self.y, self.force, g.keys, jnp.asarray(g.u)) for g in self.groups]
+        return np.concatenate([np.asarray(x) for x in found])
+
+    def sample(self, progress: Progress) -> None:
+        """Warm up in stages, then draw."""
+        started = time.perf_counter()
+        step_sizes = self.first_step_sizes()
+        fits_force = self.force is not None and self.method.force_name(self.model.condition()) == "surrogate"
+        stages = [self.num_warmup // 4, self.num_warmup // 2] if fits_force else []
+        start = 0
+        for stop in [*stages, self.num_warmup]:
+            if stop > start and not self.stopped.is_set():
+                step_sizes = self.stage(progress, start, stop, step_sizes)
+                if stop in stages:
+                    self.fit_force(start, stop)
+                start = stop
+        if self.method.shared_step_size:
+            step_sizes = np.full_like(step_sizes, np.exp(np.log(step_sizes).mean()))
+        self.warmup_time = time.perf_counter() - started
+        started = time.perf_counter()
+        if not self.stopped.is_set():
+            self.stage(progress, self.num_warmup, self.num_warmup + self.num_draws, step_sizes)
+        self.sampling_time = time.perf_counter() - started
+
+    def stage(self, progress: Progress, start: int, stop: int, step_sizes: np.ndarray) -> np.ndarray:
+        """Bring all chains from one iteration to another; the step sizes that they end with."""
+        with ThreadPoolExecutor(len(self.groups)) as pool:
+            running = {pool.submit(self.advance_group, group, start, stop, step_sizes) for group in self.groups}
+            while running:
+                try:
+                    done, running = wait(running, timeout=0.1)
+                    progress.show(self)
+                    for future in done:
+                        future.result()
+                except KeyboardInterrupt:
+                    if self.stopped.is_set():
+                        raise
+                    self.stopped.set()
+                    progress.say("Stopping after the current steps; press Ctrl-C again to abort.")
+                except BaseException:
+                    self.stopped.set()
+                    raise
+        return np.concatenate([np.asarray(group.chains.step_size) for group in self.groups])
+
+    def advance_group(self, group: Group, start: int, stop: int, step_sizes: np.ndarray) -> None:
+        """The work of one thread in a stage."""
+        begin, advance = self.compiled[len(group.index)]
+        chains = begin(
+            self.y, self.force, group.keys, jnp.asarray(group.u), jnp.array(start), jnp.asarray(step_sizes[group.index])
+        )
+        num_steps = self.steps_per_call
+        while group.iterations.min() < stop and not self.stopped.is_set():
+            started = time.perf_counter()
+            chains, rows = advance(self.y, self.force, chains, jnp.array(stop), jnp.array(num_steps))
+            iterations, rows = np.asarray(chains.iteration), np.asarray(rows)
+            for chain, (before, after) in enumerate(zip(group.iterations, iterations, strict=True)):
+                if after > before:
+                    group.rows[chain].append(rows[chain, : after - before].copy())
+            group.iterations = iterations
+            seconds = time.perf_counter() - started
+            num_steps = int(np.clip(num_steps * SECONDS_PER_CALL / seconds, 1, min(CAPACITY, 2 * num_steps)))
+        self.steps_per_call = num_steps
+        group.chains = chains
+        if group.iterations.min() >= stop:
+            group.u = np.stack([rows[-1][-1, : self.model.d] for rows in group.rows])
+
+    def fit_force(self, start: int, stop: int) -> None:
+        """Replace the force's stand-in for the log volume by a fit to the second half of a stage."""
+        rows = [group.draws(chain)[(start + stop) // 2 : stop] for group in self.groups for chain in range(len(group.index))]
+        draws = Draw.unpack(np.concatenate(rows))
+        fitted = fit_log_volume(draws.u, draws.log_volume)
+        if fitted is not None:
+            self.force = fitted
+
+    def draws(self) -> list[np.ndarray]:
+        """The rows of every chain, in order."""
+        return [group.draws(chain) for group in self.groups for chain in range(len(group.index))]
+
+
+def check_count(argument: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{argument}={value} must be a whole number of at least {least}.")
+    return int(value)
+
+
+def sample(
+    model: Model,
+    draws: int = 1000,
+    warmup: int = 1000,
+    chains: int = 4,
+    seed: int = 0,
+    *,
+    method: str | Method = "lifted-nuts",
+    init: Any = "auto",
+    thin: int = 1,
+    keep: Sequence[str] | None = None,
+    save_warmup: bool = False,
+    max_time: float | None = None,
+    cores: int | None = None,
+    progress: bool | None = None,
+) -> xr.DataTree:
+    """Draw from the posterior of a model; the result has the groups of ArviZ.
+
+    `max_time` is in seconds; what there is by then is returned, as it is after Ctrl-C.
+    """
+    if not isinstance(model, Model):
+        raise InputError(f"model must be a tr.Model, not {type(model).__name__}.")
+    draws, warmup = check_count("draws", draws, 1), check_count("warmup", warmup, 0)
+    chains, thin = check_count("chains", chains, 1), check_count("thin", thin, 1)
+    seed = check_count("seed", seed, 0)
+    cores = check_count("cores", os.cpu_count() or 1 if cores is None else cores, 1)
+    if max_time is not None and not max_time > 0:
+        raise InputError(f"max_time={max_time} must be a positive number of seconds.")
+    results.check_keep(model, keep)
+    method = method_of(method)
+    if warmup == 0 and method.step_size is None:
+        raise InputError("warmup=0 leaves no time to adapt the step size: give the method a step_size.")
+
+    run = Run(model, method, warmup, draws, chains, cores, seed)
+    timer = threading.Timer(max_time, run.stopped.set) if max_time is not None else None
+    with Progress(progress) as display:
+        display.say(f"Finding starting points and compiling {method.name} for {model.name} ...")
+        run.begin(init)
+        display.say(f"Compiled in {run.compile_time:.1f} s.")
+        if timer is not None:
+            timer.start()
+        try:
+            run.sample(display)
+        finally:
+            if timer is not None:
+                timer.cancel()
+    trace = results.collect(
+        model,
+        run.draws(),
+        num_warmup=warmup,
+        thin=thin,
+        keep=keep,
+        save_warmup=save_warmup,
+        attributes={
+            "method": method.name,
+            "seed": seed,
+            "compile_time": run.compile_time,
+            "warmup_time": run.warmup_time,
+            "sampling_time": run.sampling_time,
+        },
+    )
+    diagnostics.warn(trace)
+    return trace

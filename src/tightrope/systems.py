@@ -1,0 +1,92 @@
+"""What a trajectory needs to know at a point: potential, force and momenta."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from tightrope.frames import Frame
+from tightrope.types import Array, Point, ResidualMap, State
+
+
+class System(Protocol):
+    """A Hamiltonian."""
+
+    def at(self, u: Array) -> Point:
+        """Everything known at u."""
+
+    def draw_momentum(self, key: Array, point: Point) -> Array:
+        """A momentum from its law at the point."""
+
+    def velocity(self, state: State) -> Array:
+        """The derivative of the kinetic energy in the momentum."""
+
+    def energy(self, state: State) -> Array:
+        """The Hamiltonian."""
+
+
+class Approximate(NamedTuple):
+    """A force without second derivatives of the model.
+
+    Any function of position may serve as the force: the step stays reversible and keeps volume, and the
+    acceptance uses the true potential. The gradient of the log volume is replaced by that of
+    `(scale_weight - 1) log_scale + linear . u + 1/2 u . quadratic u`.
+    """
+
+    scale_weight: Array
+    linear: Array
+    quadratic: Array
+
+    def log_volume_gradient(self, u: Array, log_scale_gradient: Array) -> Array:
+        return (self.scale_weight - 1) * log_scale_gradient + self.linear + self.quadratic @ u
+
+
+def cheap_force(model: ResidualMap) -> Approximate:
+    """The log volume is -min(d, m) log s, were all else constant; no more than that."""
+    d = model.d
+    return Approximate(jnp.array(max(0.0, 1 - d / model.m)), jnp.zeros(d), jnp.zeros((d, d)))
+
+
+class Lifted(NamedTuple):
+    """The lifted posterior on its manifold, with respect to the manifold's own area.
+
+    U(u) = prior(u) + noise(e(u)) + log_scale(u) + 1/2 log det(I + J^T J), J = De(u).
+
+    Au, Graham and Thiery (2023), eq. 12, with the constraint divided by the noise scale.
+    """
+
+    model: ResidualMap
+    frame: type[Frame]
+    force: Approximate | None = None  # None is the exact one
+
+    def at(self, u: Array) -> Point:
+        model = self.model
+        lift, log_scale_gradient, frame = self.frame.linearise(model, u)
+        ambient_energy = lambda u, e: model.prior_energy(u) + model.noise_energy(u, e)
+        energy, (along_u, along_e) = jax.value_and_grad(ambient_energy, (0, 1))(u, lift.e)
+        if self.force is None:
+            along_volume = frame.log_volume_gradient(model, u)
+        else:
+            along_volume = self.force.log_volume_gradient(u, log_scale_gradient)
+        gradient = jnp.concatenate([along_u + log_scale_gradient + along_volume, along_e])
+        return Point(
+            u=u,
+            e=lift.e,
+            potential=energy + lift.log_scale + frame.log_volume,
+            gradient=frame.tangent(gradient),
+            log_density=-energy - lift.log_scale,
+            log_volume=frame.log_volume,
+            rounding=lift.rounding,
+            frame=frame,
+        )
+
+    def draw_momentum(self, key: Array, point: Point) -> Array:
+        return point.frame.draw(key)
+
+    def velocity(self, state: State) -> Array:
+        return state.momentum
+
+    def energy(self, state: State) -> Array:
+        return state.point.potential + 0.5 * state.momentum @ state.momentum

@@ -1,0 +1,83 @@
+"""What every transition offers and counts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import lax
+
+from tightrope.integrators import Integrator
+from tightrope.types import Array, Info, Point, State, Status, Step
+
+
+class Transition(Protocol):
+    """A kernel that leaves the system's law invariant; its trajectories are pytrees with a flag `done`."""
+
+    def start(self, integrator: Integrator, key: Array, point: Point, step_size: Array) -> Any:
+        """A trajectory that has not moved yet."""
+
+    def advance(self, integrator: Integrator, trajectory: Any) -> Any:
+        """The trajectory after one more integrator step."""
+
+    def finish(self, trajectory: Any) -> tuple[Point, Info]:
+        """The chain's next point, once the trajectory is done."""
+
+
+def run(
+    transition: Transition, integrator: Integrator, key: Array, point: Point, step_size: Array
+) -> tuple[Point, Info]:
+    """One whole transition."""
+    trajectory = lax.while_loop(
+        lambda trajectory: ~trajectory.done,
+        lambda trajectory: transition.advance(integrator, trajectory),
+        transition.start(integrator, key, point, step_size),
+    )
+    return transition.finish(trajectory)
+
+
+DIVERGENCE = 1000.0  # an energy error beyond which a trajectory has left the region of interest
+
+
+class Leaf(NamedTuple):
+    """A state that a trajectory has reached, or failed to."""
+
+    state: State
+    energy_error: Array
+    acceptance: Array  # min(1, exp(-energy_error)); zero for a failed step
+    failed: Array  # no such state
+    diverging: Array  # the state exists, at too high an energy
+
+
+def leaf_of(integrator: Integrator, step: Step, initial_energy: Array) -> Leaf:
+    """Judge the end of a step by its status and energy."""
+    error = integrator.system.energy(step.state) - initial_energy
+    failed = step.status != Status.OK
+    diverging = ~failed & ~(error <= DIVERGENCE)
+    acceptance = jnp.where(failed | diverging, 0.0, jnp.exp(jnp.minimum(0.0, -error)))
+    return Leaf(step.state, error, acceptance, failed, diverging)
+
+
+class Counts(NamedTuple):
+    """What the steps of a trajectory came to."""
+
+    n_steps: Array
+    solver_iterations: Array
+    projection_failed: Array
+    non_reversible: Array
+    non_finite: Array
+
+    @classmethod
+    def zero(cls) -> Counts:
+        return cls(*jnp.zeros((5,), int))
+
+    def add(self, step: Step) -> Counts:
+        kinds = jnp.array([Status.PROJECTION_FAILED, Status.NON_REVERSIBLE, Status.NON_FINITE])
+        failed = (step.status == kinds).astype(int)
+        return Counts(
+            self.n_steps + 1,
+            self.solver_iterations + step.iterations,
+            self.projection_failed + failed[0],
+            self.non_reversible + failed[1],
+            self.non_finite + failed[2],
+        )

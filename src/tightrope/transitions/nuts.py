@@ -1,0 +1,238 @@
+"""Trajectories that double until they turn back.
+
+Hoffman and Gelman (2014), with multinomial weights, biased progressive sampling and the generalised turning
+test of Betancourt (2017), and the checks across subtrees that Stan added. Built leaf by leaf, without recursion.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax import lax
+
+from tightrope.integrators import Integrator
+from tightrope.transitions.base import Counts, leaf_of
+from tightrope.types import Array, Info, Point, State, select
+
+
+class Arrow(NamedTuple):
+    """What the turning test sees of a state."""
+
+    velocity: Array
+    momentum: Array
+
+
+def is_turning(first: Arrow, last: Arrow, momentum_sum: Array) -> Array:
+    """Whether either end of a stretch of states moves against the sum of their momenta."""
+    along = lambda arrow: (arrow.velocity * momentum_sum).sum(-1)
+    return (along(first) <= 0) | (along(last) <= 0)
+
+
+class Stretch(NamedTuple):
+    """A run of neighbouring states, in the order in which they were found."""
+
+    first: Arrow
+    last: Arrow
+    momentum_sum: Array
+
+
+def turns_across(one: Stretch, other: Stretch) -> Array:
+    """Whether two adjacent stretches turn, together or where they meet."""
+    return (
+        is_turning(one.first, other.last, one.momentum_sum + other.momentum_sum)
+        | is_turning(one.first, other.first, one.momentum_sum + other.first.momentum)
+        | is_turning(one.last, other.last, one.last.momentum + other.momentum_sum)
+    )
+
+
+class Checkpoints(NamedTuple):
+    """The starts of the unfinished subtrees around the newest leaf, one per level, outermost first."""
+
+    start: Arrow  # of the subtree's first leaf
+    before: Arrow  # of the leaf before that
+    sum_before: Array  # momenta of all leaves before the subtree's first
+
+    @classmethod
+    def empty(cls, max_depth: int, size: int) -> Checkpoints:
+        zeros = jnp.zeros((max(max_depth, 1), size))
+        return cls(Arrow(zeros, zeros), Arrow(zeros, zeros), zeros)
+
+    def mark(self, index: Array, start: Arrow, before: Arrow, sum_before: Array) -> Checkpoints:
+        """Note an even leaf as the start of a subtree."""
+        levels = jnp.arange(self.sum_before.shape[0])
+        here = ((levels == lax.population_count(index >> 1)) & (index % 2 == 0))[:, None]
+        return select(here, Checkpoints(start, before, sum_before), self)
+
+    def turns(self, index: Array, last: Arrow, momentum_sum: Array) -> Array:
+        """Whether any subtree that leaf `index` completes turns, as a whole or across its halves."""
+        levels = jnp.arange(self.sum_before.shape[0])
+        innermost = lax.population_count(index >> 1)
+        num_completed = lax.population_count(index ^ (index + 1)) - 1  # trailing ones of index
+        completed = (levels <= innermost) & (levels > innermost - num_completed)
+        whole = is_turning(self.start, last, momentum_sum - self.sum_before)
+
+        # The right half of the subtree at one level is the subtree at the next.
+        middle = jax.tree.map(lambda x: jnp.roll(x, -1, axis=0), self)
+        left = Stretch(self.start, middle.before, middle.sum_before - self.sum_before)
+        right = Stretch(middle.start, last, momentum_sum - middle.sum_before)
+        across = turns_across(left, right) & (levels < innermost)
+        return (completed & (whole | across)).any()
+
+
+class Subtree(NamedTuple):
+    """The half that is being added."""
+
+    forward: Array  # the direction of time
+    last: State  # the newest leaf; at first, the end of the tree that it grows from
+    size: Array  # number of leaves
+    proposal: Point  # one of them, by weight
+    proposal_energy_error: Array
+    log_weight: Array
+    momentum_sum: Array
+    checkpoints: Checkpoints
+
+
+class Tree(NamedTuple):
+    """A trajectory under way."""
+
+    key: Array
+    step_size: Array
+    initial_energy: Array
+    left: State
+    right: State
+    depth: Array
+    proposal: Point
+    proposal_energy_error: Array
+    log_weight: Array
+    momentum_sum: Array
+    subtree: Subtree
+    acceptance_sum: Array
+    counts: Counts
+    diverging: Array
+    done: Array
+
+
+class NUTS(NamedTuple):
+    """The no-U-turn sampler."""
+
+    max_depth: int = 10
+
+    def start(self, integrator: Integrator, key: Array, point: Point, step_size: Array) -> Tree:
+        momentum_key, direction_key, key = jr.split(key, 3)
+        state = State(point, integrator.system.draw_momentum(momentum_key, point))
+        zero, no = jnp.array(0.0), jnp.array(False)
+        subtree = Subtree(
+            forward=jr.bernoulli(direction_key),
+            last=state,
+            size=jnp.zeros((), int),
+            proposal=point,
+            proposal_energy_error=zero,
+            log_weight=jnp.array(-jnp.inf),
+            momentum_sum=jnp.zeros_like(state.momentum),
+            checkpoints=Checkpoints.empty(self.max_depth, state.momentum.size),
+        )
+        return Tree(
+            key=key,
+            step_size=step_size,
+            initial_energy=integrator.system.energy(state),
+            left=state,
+            right=state,
+            depth=jnp.zeros((), int),
+            proposal=point,
+            proposal_energy_error=zero,
+            log_weight=zero,
+            momentum_sum=state.momentum,
+            subtree=subtree,
+            acceptance_sum=zero,
+            counts=Counts.zero(),
+            diverging=no,
+            done=no,
+        )
+
+    def advance(self, integrator: Integrator, tree: Tree) -> Tree:
+        leaf_key, merge_key, direction_key = jr.split(jr.fold_in(tree.key, tree.counts.n_steps), 3)
+        arrow = lambda state: Arrow(integrator.system.velocity(state), state.momentum)
+
+        previous = tree.subtree.last
+        sign = jnp.where(tree.subtree.forward, 1.0, -1.0)
+        step = integrator.step(previous, sign * tree.step_size)
+        leaf = leaf_of(integrator, step, tree.initial_energy)
+        newest = arrow(leaf.state)
+        stopped = leaf.failed | leaf.diverging
+
+        subtree = self.add_leaf(leaf_key, tree.subtree, leaf, newest, arrow(previous))
+        turning = subtree.checkpoints.turns(subtree.size - 1, newest, subtree.momentum_sum)
+        is_complete = ~stopped & ~turning & (subtree.size == 1 << tree.depth)
+
+        far_end, near_end = arrow(select(subtree.forward, tree.left, tree.right)), arrow(
+            select(subtree.forward, tree.right, tree.left)
+        )
+        old = Stretch(far_end, near_end, tree.momentum_sum)
+        first_leaf = jax.tree.map(lambda x: x[0], subtree.checkpoints.start)
+        turning = turning | (is_complete & turns_across(old, Stretch(first_leaf, newest, subtree.momentum_sum)))
+
+        tree = tree._replace(
+            subtree=subtree,
+            acceptance_sum=tree.acceptance_sum + leaf.acceptance,
+            counts=tree.counts.add(step),
+            diverging=leaf.diverging,
+        )
+        tree = select(is_complete, self.merge(merge_key, direction_key, tree), tree)
+        return tree._replace(done=stopped | turning | (tree.depth >= self.max_depth))
+
+    def add_leaf(self, key, subtree: Subtree, leaf, newest: Arrow, previous: Arrow) -> Subtree:
+        """The subtree with one more leaf, which becomes the proposal with its share of the weight."""
+        log_weight = jnp.logaddexp(subtree.log_weight, -leaf.energy_error)
+        chosen = jnp.log(jr.uniform(key)) < -leaf.energy_error - log_weight
+        return Subtree(
+            forward=subtree.forward,
+            last=leaf.state,
+            size=subtree.size + 1,
+            proposal=select(chosen, leaf.state.point, subtree.proposal),
+            proposal_energy_error=jnp.where(chosen, leaf.energy_error, subtree.proposal_energy_error),
+            log_weight=log_weight,
+            momentum_sum=subtree.momentum_sum + leaf.state.momentum,
+            checkpoints=subtree.checkpoints.mark(subtree.size, newest, previous, subtree.momentum_sum),
+        )
+
+    def merge(self, merge_key: Array, direction_key: Array, tree: Tree) -> Tree:
+        """The tree of twice the size, with an empty subtree at one of its ends."""
+        subtree = tree.subtree
+        chosen = jnp.log(jr.uniform(merge_key)) < subtree.log_weight - tree.log_weight
+        left = select(subtree.forward, tree.left, subtree.last)
+        right = select(subtree.forward, subtree.last, tree.right)
+        forward = jr.bernoulli(direction_key)
+        return tree._replace(
+            left=left,
+            right=right,
+            depth=tree.depth + 1,
+            proposal=select(chosen, subtree.proposal, tree.proposal),
+            proposal_energy_error=jnp.where(
+                chosen, subtree.proposal_energy_error, tree.proposal_energy_error
+            ),
+            log_weight=jnp.logaddexp(tree.log_weight, subtree.log_weight),
+            momentum_sum=tree.momentum_sum + subtree.momentum_sum,
+            subtree=subtree._replace(
+                forward=forward,
+                last=select(forward, right, left),
+                size=jnp.zeros((), int),
+                log_weight=jnp.array(-jnp.inf),
+                momentum_sum=jnp.zeros_like(subtree.momentum_sum),
+            ),
+        )
+
+    def finish(self, tree: Tree) -> tuple[Point, Info]:
+        return tree.proposal, Info(
+            acceptance_rate=tree.acceptance_sum / tree.counts.n_steps,
+            step_size=tree.step_size,
+            tree_depth=tree.depth,
+            reached_max_treedepth=tree.depth >= self.max_depth,
+            diverging=tree.diverging,
+            energy=tree.initial_energy + tree.proposal_energy_error,
+            energy_error=tree.proposal_energy_error,
+            lp=tree.proposal.log_density,
+            **tree.counts._asdict(),
+        )

@@ -1,0 +1,105 @@
+"""The records that travel between the parts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+class InputError(ValueError):
+    """A mistake of the caller: one sentence that names the argument and the remedy."""
+
+
+class Status:
+    """What became of one integrator step."""
+
+    OK = 0
+    PROJECTION_FAILED = 1  # a solver ran out of iterations or diverged
+    NON_REVERSIBLE = 2  # the reverse step led elsewhere
+    NON_FINITE = 3  # the model gave NaN or infinity
+
+
+class Lift(NamedTuple):
+    """The noise that explains the data at a position, and how it depends on the data."""
+
+    e: Array  # residual e(u), shape (m,)
+    log_scale: Array  # -log |de/dy|, a scalar; sum of log noise scales where noise is additive
+    rounding: Array  # size of the rounding error that e carries
+
+
+class ResidualMap(Protocol):
+    """A lifted model bound to its data: what a frame and a system ask of it."""
+
+    d: int  # number of coordinates u
+    m: int  # number of residuals e
+
+    def prior_energy(self, u: Array) -> Array:
+        """Negative log prior density of u."""
+
+    def noise_energy(self, u: Array, e: Array) -> Array:
+        """Negative log density of the noise e."""
+
+    def lift(self, u: Array) -> Lift:
+        """The residual at u."""
+
+
+class Point(NamedTuple):
+    """All that a trajectory needs to know at a position; computed once, then carried."""
+
+    u: Array  # coordinates, shape (d,)
+    e: Array  # residual at u, shape (m,); empty where nothing is lifted
+    potential: Array  # U(u), with respect to the measure that the system moves on
+    gradient: Array  # what a kick subtracts from the momentum, per unit of time
+    log_density: Array  # log posterior density of u, the same for every method
+    log_volume: Array  # 1/2 log det of the metric; zero where the metric is constant
+    rounding: Array  # size of the rounding error in e
+    frame: Any  # the tangent space at u
+
+
+class State(NamedTuple):
+    """A point and the momentum there."""
+
+    point: Point
+    momentum: Array
+
+
+class Step(NamedTuple):
+    """The result of one integrator step."""
+
+    state: State
+    status: Array  # one of Status
+    iterations: Array  # solver iterations spent, forward and reverse
+
+
+class Tuning(NamedTuple):
+    """What warm-up chooses, and sampling holds fixed."""
+
+    step_size: Array
+    force: Any  # coefficients of an approximate force; see systems.Approximate
+
+
+class Info(NamedTuple):
+    """What one transition did; the fields are the names of `sample_stats`."""
+
+    acceptance_rate: Array
+    step_size: Array
+    n_steps: Array
+    tree_depth: Array
+    reached_max_treedepth: Array
+    diverging: Array
+    energy: Array
+    energy_error: Array
+    lp: Array
+    solver_iterations: Array
+    projection_failed: Array
+    non_reversible: Array
+    non_finite: Array
+
+
+def select(condition: Array, if_true: Any, if_false: Any) -> Any:
+    """Choose between two records of the same shape."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)

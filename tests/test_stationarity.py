@@ -1,0 +1,249 @@
+"""The right law: exact draws of the lifted posterior stay exact draws after any number of transitions.
+
+Draw u from the prior and eta from the noise, and let y = F(u) + s eta: then (u, eta) is an exact draw of the
+posterior given y. After some transitions, each with its own y, u and e must still be standard normal. The
+distance of their empirical laws from it is bounded by the inequality of Dvoretzky, Kiefer and Wolfowitz, with a
+false-alarm rate of 1e-6 for each of the marginals. Every mutant fails under the very seed and threshold
+that the true kernel passes.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jax import lax
+from jax.scipy.special import ndtr
+from small import exact_draw
+
+from tightrope import integrators
+from tightrope.frames import FRAMES, Tall
+from tightrope.integrators import ConstrainedLeapfrog
+from tightrope.projection import SOLVERS, Solver, project
+from tightrope.systems import Approximate, Lifted, cheap_force
+from tightrope.transitions import HMC, NUTS, run
+
+REPLICATES = 50_000
+THRESHOLD = np.sqrt(np.log(2 / 1e-6) / (2 * REPLICATES))
+SEED = 20230
+
+assert 0.0120 < THRESHOLD < 0.0121
+
+
+class Outcome(NamedTuple):
+    """What some transitions did to exact draws."""
+
+    distance: np.ndarray  # of each marginal of (u, e) from the standard normal law
+    moved: float  # mean distance travelled in u
+    failure_rate: float  # of steps
+    non_reversible_rate: float
+
+    @property
+    def is_exact(self) -> bool:
+        return bool(self.distance.max() < THRESHOLD)
+
+
+def distance_from_normal(x):
+    """Largest distance between the empirical law of a sample and the standard normal one."""
+    law = np.asarray(ndtr(jnp.sort(x)))
+    steps = np.arange(len(x) + 1) / len(x)
+    return max(np.max(steps[1:] - law), np.max(law - steps[:-1]))
+
+
+def outcome_of(build, transition, name, sigma, step_size, num_transitions):
+    """Run the kernel on exact draws; `build` makes an integrator from a model."""
+
+    @functools.partial(jax.jit, static_argnames="is_inferred")
+    def run_all(sigma, step_size, is_inferred):
+        def replicate(key):
+            draw_key, chain_key = jr.split(key)
+            u, model = exact_draw(draw_key, name, None if is_inferred else sigma)
+            integrator = build(model)
+
+            def body(point, key):
+                return run(transition, integrator, key, point, step_size)
+
+            point, info = lax.scan(body, integrator.system.at(u), jr.split(chain_key, num_transitions))
+            failed = info.projection_failed + info.non_reversible + info.non_finite
+            moved = jnp.linalg.norm(point.u - u)
+            return point.u, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
+
+        return lax.map(replicate, jr.split(jr.key(SEED), REPLICATES), batch_size=2500)
+
+    u, e, moved, failed, non_reversible, steps = run_all(1.0 if sigma is None else sigma, step_size, sigma is None)
+    marginals = np.concatenate([u, e], axis=1).T
+    distances = np.array([distance_from_normal(marginal) for marginal in marginals])
+    total = steps.sum()
+    return Outcome(distances, float(moved.mean()), float(failed.sum() / total), float(non_reversible.sum() / total))
+
+
+def true_kernel(frame, solver, force="exact"):
+    """The product, as shipped."""
+
+    def build(model):
+        forces = {"exact": lambda model: None, "cheap": cheap_force, "crooked": crooked_force}
+        system = Lifted(model, FRAMES[frame], forces[force](model))
+        return ConstrainedLeapfrog(system, Solver(solver))
+
+    return build
+
+
+def crooked_force(model):
+    """Any function of position will do, however bad."""
+    return Approximate(jnp.array(0.3), 0.2 * jnp.ones(model.d), 0.1 * jnp.eye(model.d))
+
+
+MODEL_OF = {"tall": "bend", "wide": "fold"}
+TRANSITIONS = {"static": HMC(3, jitter=0.1), "nuts": NUTS(max_depth=3)}
+
+
+@pytest.mark.parametrize("sigma", [1.0, 0.1, 1e-3, None], ids=["sigma=1", "sigma=0.1", "sigma=1e-3", "inferred"])
+@pytest.mark.parametrize("frame", MODEL_OF)
+@pytest.mark.parametrize("transition", TRANSITIONS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_exact_draws_stay_exact(solver, transition, frame, sigma):
+    outcome = outcome_of(true_kernel(frame, solver), TRANSITIONS[transition], MODEL_OF[frame], sigma, 0.5, 2)
+    assert outcome.is_exact, outcome
+    assert outcome.moved > 0.3
+    assert outcome.failure_rate < 0.5
+
+
+@pytest.mark.parametrize("force", ["cheap", "crooked"])
+@pytest.mark.parametrize("frame", MODEL_OF)
+def test_any_force_of_position_is_right(frame, force):
+    outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
+    assert outcome.is_exact, outcome
+    assert outcome.moved > 0.3
+
+
+# Mutants. Each is the true kernel with one thing wrong, and the place where that shows.
+
+
+class NoLogDeterminant(Lifted):
+    """The potential without the volume element."""
+
+    def at(self, u):
+        point = super().at(u)
+        return point._replace(potential=point.potential - point.log_volume)
+
+
+class UnprojectedMomentum(Lifted):
+    """Momenta that leave the tangent space."""
+
+    def draw_momentum(self, key, point):
+        return jr.normal(key, (self.model.d + self.model.m,))
+
+
+class MomentumForce(ConstrainedLeapfrog):
+    """A force that looks at the momentum."""
+
+    def step(self, state, step_size):
+        point, momentum = state
+        factor = 1 + 0.9 * jnp.tanh(3 * momentum[0])
+        return super().step(state._replace(point=point._replace(gradient=factor * point.gradient)), step_size)
+
+
+class NoReverseCheck(ConstrainedLeapfrog):
+    """Any end that a projection finds will do."""
+
+    def step(self, state, step_size):
+        original = integrators.has_returned
+        integrators.has_returned = lambda *args: jnp.array(True)
+        try:
+            return super().step(state, step_size)
+        finally:
+            integrators.has_returned = original
+
+
+class WarmStart(ConstrainedLeapfrog):
+    """The reverse solve starts from the answer, so it always returns."""
+
+    def step(self, state, step_size):
+        calls = []
+
+        def warm_project(solver, model, point, move):
+            calls.append(point)
+            if len(calls) == 1:
+                return project(solver, model, point, move)
+            known = jnp.linalg.solve(point.frame.basis[: model.d], calls[0].u - point.u)
+            frame = WarmFrame(point.frame.basis, point.frame.log_volume, known)
+            return project(solver, model, point._replace(frame=frame), move)
+
+        integrators.project = warm_project
+        try:
+            return super().step(state, step_size)
+        finally:
+            integrators.project = project
+
+
+class WarmFrame(NamedTuple):
+    """A tall frame whose equation starts elsewhere."""
+
+    basis: jax.Array
+    log_volume: jax.Array
+    known: jax.Array
+
+    def equation(self, model, u, e, move):
+        return WarmEquation(Tall(self.basis, self.log_volume).equation(model, u, e, move), self.known)
+
+
+class WarmEquation(NamedTuple):
+    """An equation with another start."""
+
+    equation: object
+    start: jax.Array
+
+    def at(self, s):
+        return self.equation.at(s)
+
+
+class UnweightedTree(NUTS):
+    """Leaves are chosen alike, whatever their energy."""
+
+    def add_leaf(self, key, subtree, leaf, newest, previous):
+        flat = leaf._replace(energy_error=jnp.zeros_like(leaf.energy_error))
+        return super().add_leaf(key, subtree, flat, newest, previous)
+
+
+class GreedyTree(NUTS):
+    """The newer half of a tree is always preferred."""
+
+    def merge(self, merge_key, direction_key, tree):
+        heavy = tree._replace(subtree=tree.subtree._replace(log_weight=tree.subtree.log_weight + 100))
+        return super().merge(merge_key, direction_key, heavy)
+
+
+def mutant(system=Lifted, integrator=ConstrainedLeapfrog, frame="tall", solver="broyden"):
+    """The builder of a kernel with a part exchanged."""
+    return lambda model: integrator(system(model, FRAMES[frame]), Solver(solver))
+
+
+BENT = dict(name="bend", sigma=None, step_size=0.5, num_transitions=2)
+COARSE = dict(name="bend", sigma=None, step_size=1.1, num_transitions=4)  # energy errors that matter
+SINE = dict(name="sine", sigma=0.3, step_size=0.8, num_transitions=10)  # at least 5 % of steps do not return
+
+CASES = {
+    "no log-determinant": (BENT, HMC(3), HMC(3), mutant(system=NoLogDeterminant)),
+    "unprojected initial momentum": (COARSE, HMC(3), HMC(3), mutant(system=UnprojectedMomentum)),
+    "force that looks at the momentum": (BENT, HMC(3), HMC(3), mutant(integrator=MomentumForce)),
+    "no reverse check": (SINE, HMC(1), HMC(1), mutant(integrator=NoReverseCheck)),
+    "warm-started solver": (SINE, HMC(1), HMC(1), mutant(integrator=WarmStart)),
+    "leaves without weights": (COARSE, NUTS(3), UnweightedTree(3), mutant()),
+    "newer half always preferred": (COARSE, NUTS(3), GreedyTree(3), mutant()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_mutant_is_caught(case):
+    setting, transition, mutant_transition, build_mutant = CASES[case]
+    true = outcome_of(mutant(), transition, **setting)
+    assert true.is_exact, true
+    assert true.moved > 0.05
+    if setting is SINE:
+        assert true.non_reversible_rate >= 0.05
+    wrong = outcome_of(build_mutant, mutant_transition, **setting)
+    print(f"\n{case}: {wrong.distance.max():.4f} against {true.distance.max():.4f}, threshold {THRESHOLD:.4f}")
+    assert not wrong.is_exact, wrong
