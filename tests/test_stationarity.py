@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     """What some transitions did to exact draws."""
 
     distance: np.ndarray  # of each marginal of (u, e) from the standard normal law
-    moved: float  # mean distance travelled in u
+    moved: float  # mean distance travelled in (u, e)
     failure_rate: float  # of steps
     non_reversible_rate: float
 
@@ -66,9 +66,10 @@ def outcome_of(build, transition, name, sigma, step_size, num_transitions):
             def body(point, key):
                 return run(transition, integrator, key, point, step_size)
 
-            point, info = lax.scan(body, integrator.system.at(u), jr.split(chain_key, num_transitions))
+            start = integrator.system.at(u)
+            point, info = lax.scan(body, start, jr.split(chain_key, num_transitions))
             failed = info.projection_failed + info.non_reversible + info.non_finite
-            moved = jnp.linalg.norm(point.u - u)
+            moved = jnp.linalg.norm(jnp.concatenate([point.u - u, point.e - start.e]))
             return point.u, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
 
         return lax.map(replicate, jr.split(jr.key(SEED), REPLICATES), batch_size=2500)

@@ -35,6 +35,7 @@ LAYERS = """
     observations
     parameters
     priors
+    tails
     linalg
     types
 """

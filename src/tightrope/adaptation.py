@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jax import lax
 

@@ -39,9 +39,11 @@ def findings(trace: xr.DataTree) -> list[str]:
         )
     steps = int(stats["n_steps"].sum())
     kinds = {
-        "projection_failed": "projections back to the manifold failed: raise target_accept or max_iterations, or try solver=\"newton\"",
+        "projection_failed": "projections back to the manifold failed: raise target_accept or max_iterations, "
+        'or try solver="newton"',
         "non_reversible": "steps were not reversible: raise target_accept",
-        "non_finite": "steps met NaN or infinity in the forward model: narrow the priors or make the model stable there",
+        "non_finite": "steps met NaN or infinity in the forward model: narrow the priors, "
+        "or make the model stable where they reach",
     }
     for name, advice in kinds.items():
         count = int(stats[name].sum())
@@ -55,7 +57,8 @@ def findings(trace: xr.DataTree) -> list[str]:
     if still and num_draws > 1:
         return [
             *found,
-            f"chains {still} never moved: no estimate means anything. Raise warmup, give init=, or try a smaller step_size.",
+            f"chains {still} never moved, so no estimate means anything: raise warmup, give init=, "
+            "or try a smaller step_size.",
         ]
     if num_draws < 8:
         return found

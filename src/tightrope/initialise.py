@@ -142,7 +142,9 @@ def starting_points(model: Model, init: Any, key: Array, num_chains: int) -> np.
                 raise InputError('init="truth", but this model does not know its true parameters: use init="auto".')
             init = model.truth
         else:
-            raise InputError(f'init="{init}" is unknown: use "auto", "prior", "truth", a dictionary of values or a trace.')
+            raise InputError(
+                f'init="{init}" is unknown: use "auto", "prior", "truth", a dictionary of values or a trace.'
+            )
     if isinstance(init, xr.DataTree):
         return last_draws(model, init, num_chains)
     if isinstance(init, Mapping):

@@ -62,8 +62,6 @@ class ConstrainedLeapfrog(NamedTuple):
         back = project(self.solver, model, end, -step_size * momentum)
         returned = has_returned(self.solver, start, end, back.u, back.e)
 
-        status = first_failure(
-            there.status, finite, back.status, jnp.where(returned, Status.OK, Status.NON_REVERSIBLE)
-        )
+        status = first_failure(there.status, finite, back.status, jnp.where(returned, Status.OK, Status.NON_REVERSIBLE))
         momentum = momentum - 0.5 * step_size * end.gradient
         return Step(State(end, momentum), status, there.iterations + back.iterations)

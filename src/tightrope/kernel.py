@@ -17,7 +17,7 @@ from jax import lax
 from tightrope.adaptation import DualAveraging, initial_step_size
 from tightrope.methods import Method
 from tightrope.models import Model
-from tightrope.types import Array, Info, Point, Tuning, select
+from tightrope.types import Array, Info, Point, select
 
 CAPACITY = 500  # steps per call at the most, and so draws
 STEP_SIZE_STREAM = 2**31  # beyond any iteration
@@ -101,8 +101,8 @@ class Kernel:
         width = chains.iteration.shape[0]
         first = chains.iteration
         step = jax.vmap(lambda chain: self.one_step(integrator, chain, stop))
-        chain_shape, row_shape = jax.eval_shape(lambda chains: step(chains)[::2], chains)
-        rows = jnp.zeros((width, CAPACITY, row_shape.shape[-1]))
+        row_size = jax.eval_shape(step, chains)[2].shape[-1]
+        rows = jnp.zeros((width, CAPACITY, row_size))
 
         def running(carry: tuple[Array, Chain, Array]) -> Array:
             count, chains, _ = carry
@@ -135,8 +135,3 @@ class Kernel:
         restarted = Chain(chain.key, iteration, following, averaging, step_size)
         after = select(finished, restarted, chain._replace(trajectory=trajectory))
         return select(is_active, after, chain), finished, Draw.of(point, info).pack()
-
-
-def tuning_of(chains: Chain, force: Any) -> Tuning:
-    """What warm-up has chosen so far."""
-    return Tuning(chains.step_size, force)

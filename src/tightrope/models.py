@@ -204,6 +204,7 @@ class Model:
         e = trace_or_refuse("residual", general.flat_residual, self.abstract_params, y)
         if e.shape != y.shape:
             raise InputError(f"residual returns {e.size} values but observed has {y.size}: they must be as many.")
+
         # Entries that vanish at three generic places vanish everywhere, for any map that is analytic in y.
         def slopes(key: Array) -> Array:
             draw_key, shift_key = jr.split(key)
@@ -243,7 +244,9 @@ def mask_of(name: str, mask: Any, values: np.ndarray) -> np.ndarray:
         return np.ones(values.shape, bool)
     own = np.asarray(own)
     if own.dtype != bool or own.shape != values.shape:
-        raise InputError(f"mask must be boolean with the shape {values.shape} of observed: true where data are present.")
+        raise InputError(
+            f"mask must be boolean with the shape {values.shape} of observed: true where data are present."
+        )
     if not own.any():
         raise InputError("mask leaves no data: it must be true where data are present.")
     return own
@@ -254,7 +257,9 @@ def check_data(name: str | None, values: np.ndarray, mask: np.ndarray) -> None:
     bad = int((~np.isfinite(values) & mask).sum())
     if bad:
         where = f'observed["{name}"]' if name else "observed"
-        raise InputError(f"{where} contains {bad} NaN or infinite values: mark missing data with mask=, false where missing.")
+        raise InputError(
+            f"{where} contains {bad} NaN or infinite values: mark missing data with mask=, false where missing."
+        )
 
 
 def law_of(noise: Any) -> Callable[[Params], dist.Distribution]:
@@ -303,7 +308,11 @@ def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> 
         raise
     except KeyError as error:
         raise InputError(f"{argument} asks for {error}, which is not among the priors.") from error
-    except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError, jax.errors.NonConcreteBooleanIndexError) as error:
+    except (
+        jax.errors.JAXTypeError,
+        jax.errors.UnexpectedTracerError,
+        jax.errors.NonConcreteBooleanIndexError,
+    ) as error:
         first_line = str(error).splitlines()[0]
         raise InputError(
             f"{argument} is not JAX-traceable ({first_line}): write it with jax.numpy instead of numpy, "

@@ -50,7 +50,9 @@ def by_block(argument: str, value: Any, names: list[str]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return dict.fromkeys(names, value)
     if set(value) != set(names):
-        raise InputError(f"{argument} has the blocks {sorted(value)} but observed has {sorted(names)}: use the same names.")
+        raise InputError(
+            f"{argument} has the blocks {sorted(value)} but observed has {sorted(names)}: use the same names."
+        )
     return dict(value)
 
 
@@ -167,7 +169,9 @@ class General:
 
     def simulate(self, key: Array, params: Params) -> dict[str, Array]:
         if self.generate is None:
-            raise InputError("generate is missing: a model given by residual= needs generate=(params, noise) -> y to simulate.")
+            raise InputError(
+                "generate is missing: a model given by residual= needs generate=(params, noise) -> y to simulate."
+            )
         eta = self.law(params).sample(key, (self.m,))
         y = self.generate(params, self.unravel(eta))
         return dict(y) if isinstance(y, Mapping) else {self.names[0]: y}

@@ -26,7 +26,7 @@ class Earlier(dict):
     def __missing__(self, key: str) -> Array:
         if key in self.all_names:
             raise InputError(
-                f'priors: the prior of "{self.name}" uses "{key}", which comes later: move "{key}" before "{self.name}".'
+                f'priors: the prior of "{self.name}" uses "{key}", which comes later: move "{key}" before it.'
             )
         raise InputError(f'priors: the prior of "{self.name}" uses "{key}", which is not a parameter.')
 
@@ -125,11 +125,9 @@ class Parameters:
         values: dict[str, Array] = {}
         parts = []
         for name, prior_key in zip(self.names, jr.split(key, len(self.names)), strict=True):
-            prior = self.priors[name]
-            if not isinstance(prior, dist.Distribution):
-                prior = prior(values)
-            values[name] = jnp.asarray(prior.sample(prior_key), float)
-            parts.append(self.map_of(name, values).inverse(values[name]))
+            transform = self.map_of(name, values)
+            parts.append(transform.draw(prior_key))
+            values[name] = transform.value(parts[-1])
         return jnp.concatenate(parts)
 
 

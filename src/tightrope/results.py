@@ -61,7 +61,11 @@ def tree(model: Model, groups: Mapping[str, Mapping[str, Any]], attributes: Mapp
     result = arviz_base.from_dict(dict(groups), coords=model.coords, dims=model.dims, save_warmup=True)
     for name in ("posterior", "prior"):
         if name in result.children:
-            result[name].attrs |= {"tightrope_version": version("tightrope"), "model": model.name, **attributes}
+            result[name].attrs |= {
+                "tightrope_version": version("tightrope"),
+                "model": model.name,
+                **attributes,
+            }
     return result
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -64,7 +64,7 @@ class Run:
         u = starting_points(self.model, init, self.start_key, self.num_chains)
         keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(self.num_chains))
         bounds = np.linspace(0, self.num_chains, self.num_groups + 1).astype(int)
-        self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in pairwise(bounds)]
         started = time.perf_counter()
         self.compiled = {}
         for group in self.groups:
@@ -131,7 +131,12 @@ class Run:
         """The work of one thread in a stage."""
         begin, advance = self.compiled[len(group.index)]
         chains = begin(
-            self.y, self.force, group.keys, jnp.asarray(group.u), jnp.array(start), jnp.asarray(step_sizes[group.index])
+            self.y,
+            self.force,
+            group.keys,
+            jnp.asarray(group.u),
+            jnp.array(start),
+            jnp.asarray(step_sizes[group.index]),
         )
         num_steps = self.steps_per_call
         while group.iterations.min() < stop and not self.stopped.is_set():
@@ -151,7 +156,9 @@ class Run:
 
     def fit_force(self, start: int, stop: int) -> None:
         """Replace the force's stand-in for the log volume by a fit to the second half of a stage."""
-        rows = [group.draws(chain)[(start + stop) // 2 : stop] for group in self.groups for chain in range(len(group.index))]
+        rows = [
+            group.draws(chain)[(start + stop) // 2 : stop] for group in self.groups for chain in range(len(group.index))
+        ]
         draws = Draw.unpack(np.concatenate(rows))
         fitted = fit_log_volume(draws.u, draws.log_volume)
         if fitted is not None:

@@ -75,13 +75,6 @@ class Step(NamedTuple):
     iterations: Array  # solver iterations spent, forward and reverse
 
 
-class Tuning(NamedTuple):
-    """What warm-up chooses, and sampling holds fixed."""
-
-    step_size: Array
-    force: Any  # coefficients of an approximate force; see systems.Approximate
-
-
 class Info(NamedTuple):
     """What one transition did; the fields are the names of `sample_stats`."""
 

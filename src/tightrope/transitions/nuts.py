@@ -167,8 +167,9 @@ class NUTS(NamedTuple):
         turning = subtree.checkpoints.turns(subtree.size - 1, newest, subtree.momentum_sum)
         is_complete = ~stopped & ~turning & (subtree.size == 1 << tree.depth)
 
-        far_end, near_end = arrow(select(subtree.forward, tree.left, tree.right)), arrow(
-            select(subtree.forward, tree.right, tree.left)
+        far_end, near_end = (
+            arrow(select(subtree.forward, tree.left, tree.right)),
+            arrow(select(subtree.forward, tree.right, tree.left)),
         )
         old = Stretch(far_end, near_end, tree.momentum_sum)
         first_leaf = jax.tree.map(lambda x: x[0], subtree.checkpoints.start)
@@ -210,9 +211,7 @@ class NUTS(NamedTuple):
             right=right,
             depth=tree.depth + 1,
             proposal=select(chosen, subtree.proposal, tree.proposal),
-            proposal_energy_error=jnp.where(
-                chosen, subtree.proposal_energy_error, tree.proposal_energy_error
-            ),
+            proposal_energy_error=jnp.where(chosen, subtree.proposal_energy_error, tree.proposal_energy_error),
             log_weight=jnp.logaddexp(tree.log_weight, subtree.log_weight),
             momentum_sum=tree.momentum_sum + subtree.momentum_sum,
             subtree=subtree._replace(

@@ -1,0 +1,143 @@
+"""Commands."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import xarray as xr
+from rich.console import Console
+from rich.table import Table
+
+from tightrope import plots
+from tightrope.diagnostics import SamplingWarning, findings, summary
+from tightrope.frames import choose_frame
+from tightrope.methods import method_of
+from tightrope.sampling import sample
+from tightrope.types import InputError
+from tightrope.zoo import MODELS, load
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Sample precise posteriors of under-determined models, at a speed that noise does not set.",
+)
+console = Console()
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"tightrope {version('tightrope')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    wanted: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def models() -> None:
+    """List the posteriors that come along."""
+    table = Table("name", "d", "m", "frame", "options", "description", box=None)
+    for name, module in MODELS.items():
+        model = load(name)
+        options = ", ".join(inspect.signature(module.load).parameters)
+        table.add_row(name, str(model.d), str(model.m), choose_frame(model.condition()), options, module.DESCRIPTION)
+    console.print(table)
+
+
+def show_summary(trace: xr.DataTree) -> str:
+    """Print what the run found and how it went; the same as plain text."""
+    table = summary(trace)
+    shown = Table("", "mean", "sd", "5.5%", "94.5%", "ESS bulk", "ESS tail", "R-hat", box=None)
+    for name, row in table.iterrows():
+        estimates = [f"{row[key]:.4g}" for key in ("mean", "sd", "eti89_lb", "eti89_ub")]
+        shown.add_row(str(name), *estimates, f"{row['ess_bulk']:.0f}", f"{row['ess_tail']:.0f}", f"{row['r_hat']:.4f}")
+    stats, times = trace["sample_stats"], trace["posterior"].attrs
+    steps = int(stats["n_steps"].sum())
+    ess = table["ess_bulk"].min()
+    sizes = " ".join(f"{size:.3g}" for size in stats["step_size"].values[:, -1])
+    lines = [
+        f"step sizes {sizes}; acceptance {float(stats['acceptance_rate'].mean()):.2f}; "
+        f"{steps / stats['n_steps'].size:.1f} integrator steps a draw",
+        f"min bulk ESS {ess:.0f}: {ess / steps:.3g} per integrator step, "
+        f"{ess / times['sampling_time']:.3g} per second of sampling; max R-hat {table['r_hat'].max():.4f}",
+        f"compiled in {times['compile_time']:.1f} s, warmed up in {times['warmup_time']:.1f} s, "
+        f"sampled in {times['sampling_time']:.1f} s",
+    ]
+    text = io.StringIO()
+    for target in (console, Console(file=text, width=110)):
+        target.print(shown)
+        for line in lines:
+            target.print(line, highlight=False)
+    return text.getvalue()
+
+
+@app.command()
+def run(
+    model: Annotated[str, typer.Argument(help="A name that `tightrope models` lists.")],
+    sigma: Annotated[float | None, typer.Option(help="Noise scale of the data, where the model takes one.")] = None,
+    method: Annotated[str, typer.Option(help="lifted-nuts or lifted-hmc.")] = "lifted-nuts",
+    solver: Annotated[str | None, typer.Option(help="newton, symmetric or broyden.")] = None,
+    force: Annotated[str | None, typer.Option(help="exact, cheap, surrogate or auto.")] = None,
+    target_accept: Annotated[float | None, typer.Option(help="Acceptance that warm-up aims at.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="A step size to keep, instead of adapting one.")] = None,
+    init: Annotated[str, typer.Option(help="auto, prior or truth.")] = "auto",
+    chains: Annotated[int, typer.Option(help="Number of chains.")] = 4,
+    warmup: Annotated[int, typer.Option(help="Warm-up iterations of each chain.")] = 1000,
+    draws: Annotated[int, typer.Option(help="Draws of each chain.")] = 1000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same draws.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for trace.nc, summary.txt and overview.png.")] = None,
+) -> None:
+    """Sample a posterior, print a summary, and keep the draws if --out is given."""
+    given = {"solver": solver, "force": force, "target_accept": target_accept, "step_size": step_size}
+    chosen = method_of(method, **{name: value for name, value in given.items() if value is not None})
+    posterior = load(model, **({} if sigma is None else {"sigma": sigma}))
+    if out is not None:
+        prepare(out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplingWarning)
+        trace = sample(posterior, draws, warmup, chains, seed, method=chosen, init=init)
+    text = show_summary(trace)
+    for finding in findings(trace):
+        console.print(f"[yellow]Warning:[/] {finding}", highlight=False)
+        text += f"Warning: {finding}\n"
+    if out is not None:
+        trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
+        (out / "summary.txt").write_text(text)
+        plots.overview(trace, out / "overview.png")
+        console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False)
+
+
+def prepare(out: Path) -> None:
+    """Make the folder for results now: better to fail before sampling than after."""
+    if (out / "trace.nc").exists():
+        raise InputError(f"--out: {out} already holds a run: choose another folder or remove that one.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ".writable").touch()
+        (out / ".writable").unlink()
+    except OSError as error:
+        raise InputError(f"--out: cannot write to {out}: {error.strerror}.") from None
+
+
+def main() -> Any:
+    """Run a command; a user's mistake is one sentence and exit status 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt as error:
+        print(f"tightrope: {str(error) or 'interrupted'}", file=sys.stderr)
+        sys.exit(130)

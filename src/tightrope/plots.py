@@ -1,0 +1,64 @@
+"""Pictures of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+
+from tightrope.diagnostics import summary
+
+MAX_ROWS = 12  # scalars shown; the rest is in the trace
+COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7b5ea7")
+
+
+def scalars(posterior: xr.DataTree) -> dict[str, np.ndarray]:
+    """Every scalar of a group by label, arrays (chain, draw)."""
+    found = {}
+    for name, variable in posterior.data_vars.items():
+        dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
+        if not dims:
+            found[str(name)] = variable.values
+            continue
+        stacked = variable.stack(entry=dims).transpose("chain", "draw", "entry")
+        for place, entry in enumerate(stacked["entry"].values):
+            found[f"{name}[{', '.join(str(part) for part in np.atleast_1d(entry))}]"] = stacked.values[..., place]
+    return found
+
+
+def overview(trace: xr.DataTree, path: Path) -> None:
+    """Marginals and traces, one row a scalar."""
+    shown = dict(list(scalars(trace["posterior"]).items())[:MAX_ROWS])
+    figure, axes = plt.subplots(
+        len(shown), 2, figsize=(10, 1.25 * len(shown) + 0.8), width_ratios=(1, 2), squeeze=False
+    )
+    for (label, values), (left, right) in zip(shown.items(), axes, strict=True):
+        bins = np.histogram_bin_edges(values, 40)
+        for chain, draws in enumerate(values):
+            colour = COLOURS[chain % len(COLOURS)]
+            left.hist(draws, bins, histtype="step", color=colour, density=True)
+            right.plot(draws, color=colour, linewidth=0.4)
+        left.set_yticks([])
+        left.set_ylabel(label, rotation=0, ha="right", va="center")
+        right.margins(x=0)
+        for axis in (left, right):
+            axis.tick_params(labelsize=7)
+            axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[:-1, 1]:
+        axis.set_xticklabels([])
+    axes[-1, 1].set_xlabel("draw")
+    attributes, table = trace["posterior"].attrs, summary(trace)
+    figure.suptitle(
+        f"{attributes['model']} by {attributes['method']}: min bulk ESS {table['ess_bulk'].min():.0f}, "
+        f"max R-hat {table['r_hat'].max():.3f}",
+        fontsize=11,
+    )
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
