@@ -21,7 +21,7 @@ class DualAveraging(NamedTuple):
     log_step: Array  # to try next
     log_average: Array  # to keep
     error: Array  # running mean of target - acceptance
-    count: Array
+    updates: Array
     centre: Array  # towards which log_step shrinks
 
     @classmethod
@@ -33,11 +33,11 @@ class DualAveraging(NamedTuple):
     def update(self, acceptance: Array, target: float) -> DualAveraging:
         # One NaN would poison every later average.
         acceptance = jnp.where(jnp.isfinite(acceptance), acceptance, 0.0)
-        count = self.count + 1
-        error = self.error + (target - acceptance - self.error) / (count + T0)
-        log_step = self.centre - error * jnp.sqrt(count) / GAMMA
-        log_average = self.log_average + count**-KAPPA * (log_step - self.log_average)
-        return DualAveraging(log_step, log_average, error, count, self.centre)
+        updates = self.updates + 1
+        error = self.error + (target - acceptance - self.error) / (updates + T0)
+        log_step = self.centre - error * jnp.sqrt(updates) / GAMMA
+        log_average = self.log_average + updates**-KAPPA * (log_step - self.log_average)
+        return DualAveraging(log_step, log_average, error, updates, self.centre)
 
 
 LARGEST_STEP, SMALLEST_STEP = 2.0, 1e-8  # a leapfrog on a standard normal is unstable beyond 2

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 import xarray as xr
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tightrope import plots
@@ -62,13 +63,14 @@ def show_summary(trace: xr.DataTree) -> str:
     shown = Table("", "mean", "sd", "5.5%", "94.5%", "ESS bulk", "ESS tail", "R-hat", box=None)
     for name, row in table.iterrows():
         estimates = [f"{row[key]:.4g}" for key in ("mean", "sd", "eti89_lb", "eti89_ub")]
-        shown.add_row(str(name), *estimates, f"{row['ess_bulk']:.0f}", f"{row['ess_tail']:.0f}", f"{row['r_hat']:.4f}")
-    stats, times = trace["sample_stats"], trace["posterior"].attrs
+        sizes = [f"{row[key]:.0f}" for key in ("ess_bulk", "ess_tail")]
+        shown.add_row(escape(str(name)), *estimates, *sizes, f"{row['r_hat']:.4f}")
+    stats, times = trace.children["sample_stats"].dataset, trace.children["posterior"].attrs
     steps = int(stats["n_steps"].sum())
     ess = table["ess_bulk"].min()
-    sizes = " ".join(f"{size:.3g}" for size in stats["step_size"].values[:, -1])
+    step_sizes = " ".join(f"{size:.3g}" for size in stats["step_size"].values[:, -1])
     lines = [
-        f"step sizes {sizes}; acceptance {float(stats['acceptance_rate'].mean()):.2f}; "
+        f"step sizes {step_sizes}; acceptance {float(stats['acceptance_rate'].mean()):.2f}; "
         f"{steps / stats['n_steps'].size:.1f} integrator steps a draw",
         f"min bulk ESS {ess:.0f}: {ess / steps:.3g} per integrator step, "
         f"{ess / times['sampling_time']:.3g} per second of sampling; max R-hat {table['r_hat'].max():.4f}",
@@ -110,7 +112,7 @@ def run(
         trace = sample(posterior, draws, warmup, chains, seed, method=chosen, init=init)
     text = show_summary(trace)
     for finding in findings(trace):
-        console.print(f"[yellow]Warning:[/] {finding}", highlight=False)
+        console.print(f"[yellow]Warning:[/] {escape(finding)}", highlight=False)
         text += f"Warning: {finding}\n"
     if out is not None:
         trace.to_netcdf(out / "trace.nc", engine="h5netcdf")

@@ -27,7 +27,7 @@ def findings(trace: xr.DataTree) -> list[str]:
     """What went wrong, how often, and what to try."""
     if "posterior" not in trace.children:
         return []
-    stats, found = trace["sample_stats"], []
+    stats, found = trace.children["sample_stats"].dataset, []
     num_chains, num_draws = stats["lp"].shape
     total = num_chains * num_draws
 

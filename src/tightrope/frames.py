@@ -29,7 +29,9 @@ class Trial(NamedTuple):
 class Equation(Protocol):
     """rho(s) = 0, with the identity for its Jacobian at the point that it starts from."""
 
-    start: Array
+    @property
+    def start(self) -> Array:
+        """The unknown to begin with."""
 
     def at(self, s: Array) -> Trial:
         """The trial point s."""
@@ -38,7 +40,9 @@ class Equation(Protocol):
 class Frame(Protocol):
     """A tangent space; a pytree, so that a point can carry it."""
 
-    log_volume: Array  # 1/2 log det(I + J^T J)
+    @property
+    def log_volume(self) -> Array:
+        """1/2 log det(I + J^T J)."""
 
     @staticmethod
     def linearise(model: ResidualMap, u: Array) -> tuple[Lift, Array, Frame]:
@@ -160,7 +164,7 @@ class WideEquation(NamedTuple):
         return Trial(s, gap @ along, jnp.abs(gap).max(), u, e)
 
 
-FRAMES: dict[str, type[Tall] | type[Wide]] = {"tall": Tall, "wide": Wide}
+FRAMES: dict[str, type[Frame]] = {"tall": Tall, "wide": Wide}
 
 
 def choose_frame(model: ResidualMap) -> str:

@@ -26,7 +26,7 @@ class Fit(NamedTuple):
     u: Array
     energy: Array
     damping: Array
-    count: Array
+    iterations: Array
     settled: Array  # how many iterations in a row have gained next to nothing
 
 
@@ -59,10 +59,10 @@ def refine(model: Conditioned, u: Array, key: Array) -> Array:
         settled = jnp.where(is_better & (gain < 1e-3), fit.settled + 1, 0)
         damping = jnp.clip(fit.damping * jnp.where(is_better, 0.2, 5.0), 1e-6, 1e16)
         u_next, value = select(is_better, (candidate, value), (v, fit.energy))
-        return Fit(u_next, value, damping, fit.count + 1, settled)
+        return Fit(u_next, value, damping, fit.iterations + 1, settled)
 
     def running(fit: Fit) -> Array:
-        return (fit.count < MAX_ITERATIONS) & (fit.settled < 2) & (fit.damping < 1e15)
+        return (fit.iterations < MAX_ITERATIONS) & (fit.settled < 2) & (fit.damping < 1e15)
 
     zero = jnp.zeros((), int)
     return lax.while_loop(running, step, Fit(u, energy(u), jnp.array(1.0), zero, zero)).u
@@ -70,24 +70,24 @@ def refine(model: Conditioned, u: Array, key: Array) -> Array:
 
 def prior_points(model: Model, key: Array, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
     """Prior draws at which the posterior density is finite, best first, and the log densities there."""
-    draws = jax.vmap(model.parameters.draw)(jr.split(key, num_draws))
 
     @jax.jit
-    def evaluate(y: Array, u: Array) -> Any:
+    def evaluate(y: Array, keys: Array) -> Any:
         conditioned = model.condition(y)
 
-        def at(u: Array) -> Any:
+        def at(key: Array) -> Any:
+            u = model.parameters.draw(key)
             lift = conditioned.lift(u)
-            return conditioned.log_density(u), jnp.isfinite(lift.e).all(), lift.log_scale
+            return u, conditioned.log_density(u), jnp.isfinite(lift.e).all(), lift.log_scale
 
-        return lax.map(at, u, batch_size=100)
+        return lax.map(at, keys, batch_size=100)
 
-    log_density, e_is_finite, log_scale = map(np.asarray, evaluate(model.data, draws))
+    draws, log_density, e_is_finite, log_scale = map(np.asarray, evaluate(model.data, jr.split(key, num_draws)))
     finite = np.isfinite(log_density)
     if not finite.any():
         explain_no_start(e_is_finite, log_scale)
     order = np.argsort(-log_density[finite])
-    return np.asarray(draws)[finite][order], log_density[finite][order]
+    return draws[finite][order], log_density[finite][order]
 
 
 def explain_no_start(e_is_finite: np.ndarray, log_scale: np.ndarray) -> None:
@@ -108,10 +108,9 @@ def explain_no_start(e_is_finite: np.ndarray, log_scale: np.ndarray) -> None:
     )
 
 
-def refined_points(model: Model, key: Array, num_chains: int) -> np.ndarray:
+def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> np.ndarray:
     """The best prior draws, refined; chains are spread over those that are as good as the best, give or take."""
-    draw_key, noise_key, choice_key = jr.split(key, 3)
-    u, _ = prior_points(model, draw_key, NUM_DRAWS)
+    noise_key, choice_key = jr.split(key)
     u = u[: max(NUM_REFINED, 2 * num_chains)]
 
     @jax.jit
@@ -129,43 +128,63 @@ def refined_points(model: Model, key: Array, num_chains: int) -> np.ndarray:
     return refined[np.resize(order, num_chains)]
 
 
-def starting_points(model: Model, init: Any, key: Array, num_chains: int) -> np.ndarray:
-    """Coordinates to start the chains from, shape (num_chains, d)."""
+class Start(NamedTuple):
+    """Where chains could start: quick to find, and to be refined while the sampler compiles."""
+
+    u: np.ndarray  # shape (num_chains, d), or prior draws, best first, if they are to be refined
+    is_rough: bool
+
+    def refined(self, model: Model, key: Array, num_chains: int) -> np.ndarray:
+        """Coordinates to start the chains from, shape (num_chains, d)."""
+        return refined_points(model, self.u, key, num_chains) if self.is_rough else self.u
+
+
+def find_start(model: Model, init: Any, key: Array, num_chains: int) -> Start:
+    """Candidates for the chains' starting points, or an error that says why there are none."""
     if isinstance(init, str):
         if init == "auto":
-            return refined_points(model, key, num_chains)
+            return Start(prior_points(model, key, NUM_DRAWS)[0], is_rough=True)
         if init == "prior":
             u, _ = prior_points(model, key, 100 * num_chains)
-            return np.asarray(jr.permutation(key, u))[np.resize(np.arange(len(u)), num_chains)]
-        if init == "truth":
-            if model.truth is None:
-                raise InputError('init="truth", but this model does not know its true parameters: use init="auto".')
-            init = model.truth
-        else:
+            return Start(np.asarray(jr.permutation(key, u))[np.resize(np.arange(len(u)), num_chains)], is_rough=False)
+        if init != "truth":
             raise InputError(
                 f'init="{init}" is unknown: use "auto", "prior", "truth", a dictionary of values or a trace.'
             )
+        if model.truth is None:
+            raise InputError('init="truth", but this model does not know its true parameters: use init="auto".')
+        init = model.truth
     if isinstance(init, xr.DataTree):
-        return last_draws(model, init, num_chains)
+        return Start(last_draws(model, init, num_chains), is_rough=False)
     if isinstance(init, Mapping):
-        try:
-            u = np.asarray(model.parameters.coordinates(init))
-        except InputError as error:
-            raise InputError(f"init: {error}") from None
-        if not np.isfinite(u).all() or not np.isfinite(model.log_density(jnp.asarray(u))):
-            raise InputError("init: the posterior density is zero or not finite at these values: choose others.")
-        return np.tile(u, (num_chains, 1))
+        return Start(np.tile(given_point(model, init), (num_chains, 1)), is_rough=False)
     raise InputError(f'init must be "auto", "prior", "truth", a dictionary or a trace, not {type(init).__name__}.')
+
+
+def starting_points(model: Model, init: Any, key: Array, num_chains: int) -> np.ndarray:
+    """Coordinates to start the chains from, shape (num_chains, d)."""
+    find_key, refine_key = jr.split(key)
+    return find_start(model, init, find_key, num_chains).refined(model, refine_key, num_chains)
+
+
+def given_point(model: Model, values: Mapping[str, Any]) -> np.ndarray:
+    """The coordinates of parameters that the user gives."""
+    try:
+        u = np.asarray(model.parameters.coordinates(values))
+    except InputError as error:
+        raise InputError(f"init: {error}") from None
+    if not np.isfinite(u).all() or not np.isfinite(model.log_density(jnp.asarray(u))):
+        raise InputError("init: the posterior density is zero or not finite at these values: choose others.")
+    return u
 
 
 def last_draws(model: Model, trace: xr.DataTree, num_chains: int) -> np.ndarray:
     """Where the chains of an earlier run ended."""
     names = model.parameters.names
-    if "unconstrained_posterior" not in trace.children or any(
-        name not in trace["unconstrained_posterior"] for name in names
-    ):
+    found = "unconstrained_posterior" in trace.children
+    group = trace.children["unconstrained_posterior"].to_dataset() if found else xr.Dataset()
+    if any(name not in group for name in names):
         raise InputError("init: the trace is not one of this model: its unconstrained_posterior lacks parameters.")
-    group = trace["unconstrained_posterior"]
     last = [group[name].isel(draw=-1).values.reshape(group.sizes["chain"], -1) for name in names]
     u = np.concatenate(last, axis=1)
     if u.shape[1] != model.d:

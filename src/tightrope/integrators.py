@@ -14,7 +14,9 @@ from tightrope.types import Array, Point, State, Status, Step
 class Integrator(Protocol):
     """A map of states that is its own inverse under a change of the time's sign, or says that it failed."""
 
-    system: System
+    @property
+    def system(self) -> System:
+        """The Hamiltonian whose flow it follows."""
 
     def step(self, state: State, step_size: Array) -> Step:
         """One step of the given size, which may be negative."""

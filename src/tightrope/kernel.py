@@ -36,8 +36,8 @@ class Chain(NamedTuple):
 class Draw(NamedTuple):
     """What is kept of a transition."""
 
-    u: Array
-    log_volume: Array
+    u: Any
+    log_volume: Any
     info: Info
 
     @classmethod

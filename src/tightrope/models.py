@@ -295,7 +295,7 @@ def factor_of(covariance: Any, factor: Any, size: int) -> Callable[[Params], Arr
             raise InputError("noise_cov is not positive definite.") from None
     elif np.any(np.triu(matrix, 1)) or not (np.diagonal(matrix) > 0).all():
         raise InputError("noise_tril must be lower triangular with a positive diagonal.")
-    return lambda params: matrix
+    return lambda params: jnp.asarray(matrix)
 
 
 def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> Any:

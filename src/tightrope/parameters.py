@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from tightrope.priors import PriorMap, prior_map
 from tightrope.types import Array, InputError
 
-Prior = dist.Distribution | Callable[[Mapping[str, Array]], dist.Distribution]
+Prior: TypeAlias = Any  # a numpyro distribution, or a function from earlier parameters to one
 
 
 class Earlier(dict):
@@ -68,7 +68,7 @@ class Parameters:
             text = str(error)
             raise InputError(text if text.startswith("priors") else f'priors["{name}"]: {text}') from None
 
-    def split(self, u: Array) -> dict[str, Array]:
+    def split(self, u: Any) -> dict[str, Any]:
         """The coordinates of each parameter."""
         parts, start = {}, 0
         for name in self.names:

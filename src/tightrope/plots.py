@@ -18,7 +18,7 @@ MAX_ROWS = 12  # scalars shown; the rest is in the trace
 COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7b5ea7")
 
 
-def scalars(posterior: xr.DataTree) -> dict[str, np.ndarray]:
+def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:
     """Every scalar of a group by label, arrays (chain, draw)."""
     found = {}
     for name, variable in posterior.data_vars.items():
@@ -34,7 +34,7 @@ def scalars(posterior: xr.DataTree) -> dict[str, np.ndarray]:
 
 def overview(trace: xr.DataTree, path: Path) -> None:
     """Marginals and traces, one row a scalar."""
-    shown = dict(list(scalars(trace["posterior"]).items())[:MAX_ROWS])
+    shown = dict(list(scalars(trace.children["posterior"].to_dataset()).items())[:MAX_ROWS])
     figure, axes = plt.subplots(
         len(shown), 2, figsize=(10, 1.25 * len(shown) + 0.8), width_ratios=(1, 2), squeeze=False
     )

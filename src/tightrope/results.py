@@ -19,7 +19,7 @@ from tightrope.models import Model
 from tightrope.types import Array, InputError
 
 
-def over_draws(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
+def over_draws(function: Callable[..., Any], *arrays: Any) -> Any:
     """Apply a function of one draw to arrays whose first two axes are chain and draw, a batch at a time."""
     sizes = arrays[0].shape[:2]
     flat = [jnp.asarray(array.reshape(-1, *array.shape[2:])) for array in arrays]
@@ -35,7 +35,9 @@ def parameters_of(model: Model, u: np.ndarray, keep: Sequence[str] | None = None
         values = params | {name: jnp.asarray(f(params), float) for name, f in model.derived.items()}
         return {name: value for name, value in values.items() if keep is None or name in keep}
 
-    return over_draws(at, u)
+    # Through a compiled function a dictionary comes out in the order of its keys.
+    values = over_draws(at, u)
+    return {name: values[name] for name in (*model.parameters.names, *model.derived) if name in values}
 
 
 def coordinates_of(model: Model, u: np.ndarray) -> dict[str, np.ndarray]:
@@ -109,7 +111,7 @@ def sampled_groups(
 
 def predict(model: Model, trace: xr.DataTree, seed: int = 0) -> xr.DataTree:
     """The trace with the groups `posterior_predictive` and `log_likelihood` added."""
-    posterior = trace["posterior"]
+    posterior = trace.children["posterior"].dataset
     missing = [name for name in model.parameters.names if name not in posterior]
     if missing:
         raise InputError(f"trace lacks the parameters {missing} of the model: sample without keep=, or keep them.")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,22 @@ import xarray as xr
 
 from tightrope import diagnostics, results
 from tightrope.adaptation import fit_log_volume
-from tightrope.initialise import starting_points
-from tightrope.kernel import CAPACITY, Chain, Draw, Kernel
+from tightrope.initialise import find_start
+from tightrope.kernel import CAPACITY, Draw, Kernel
 from tightrope.methods import Method, method_of
 from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.types import InputError
 
 SECONDS_PER_CALL = 0.2  # how long a compiled call should take; it changes no draw
+
+
+class Compiled(NamedTuple):
+    """The functions of the kernel, ready to run."""
+
+    begin: Any
+    find_step_size: Any  # None where the step size is given
+    advance: Any
 
 
 class Group:
@@ -35,7 +43,7 @@ class Group:
         self.index = index  # which chains of the run
         self.keys = keys
         self.u = u  # where they are between stages
-        self.chains: Chain | None = None
+        self.chains: Any = None  # a Chain, once they have begun
         self.rows: list[list[np.ndarray]] = [[] for _ in index]
         self.iterations = np.zeros(len(index), int)
 
@@ -60,31 +68,42 @@ class Run:
         self.compile_time = self.warmup_time = self.sampling_time = 0.0
 
     def begin(self, init: Any) -> None:
-        """Find starting points and compile."""
-        u = starting_points(self.model, init, self.start_key, self.num_chains)
+        """Find starting points, and compile while they are refined."""
+        find_key, refine_key = jr.split(self.start_key)
+        start = find_start(self.model, init, find_key, self.num_chains)
         keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(self.num_chains))
         bounds = np.linspace(0, self.num_chains, self.num_groups + 1).astype(int)
-        self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in pairwise(bounds)]
         started = time.perf_counter()
-        self.compiled = {}
-        for group in self.groups:
-            width = len(group.index)
-            if width in self.compiled:
-                continue
-            step_size = jnp.ones(width)
-            begin_args = (self.y, self.force, group.keys, jnp.asarray(group.u), jnp.array(0), step_size)
-            begin = self.kernel.begin.lower(*begin_args).compile()
-            chains = begin(*begin_args)
-            zero = jnp.array(0)
-            advance = self.kernel.advance.lower(self.y, self.force, chains, zero, zero).compile()
-            self.compiled[width] = begin, advance
+        with ThreadPoolExecutor(2) as pool:
+            widths = set(np.diff(bounds).tolist())
+            compiling = {width: pool.submit(self.compile, keys[:width]) for width in widths}
+            u = start.refined(self.model, refine_key, self.num_chains)
+            self.compiled = {width: future.result() for width, future in compiling.items()}
         self.compile_time = time.perf_counter() - started
+        self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in pairwise(bounds)]
+
+    def compile(self, keys: Any) -> Compiled:
+        """The three functions of the kernel for groups of one size."""
+        width, zero = len(keys), jnp.array(0)
+        u, step_size = jnp.zeros((width, self.model.d)), jnp.ones(width)
+        begin_args = (self.y, self.force, keys, u, zero, step_size)
+        chains = jax.eval_shape(self.kernel.begin, *begin_args)
+        with ThreadPoolExecutor(1) as pool:
+            advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.force, chains, zero, zero).compile())
+            begin = self.kernel.begin.lower(*begin_args).compile()
+            find = None
+            if self.method.step_size is None:
+                find = self.kernel.find_step_size.lower(self.y, self.force, keys, u).compile()
+            return Compiled(begin, find, advance.result())
 
     def first_step_sizes(self) -> np.ndarray:
         if self.method.step_size is not None:
             return np.full(self.num_chains, float(self.method.step_size))
-        found = [self.kernel.find_step_size(self.y, self.force, g.keys, jnp.asarray(g.u)) for g in self.groups]
-        return np.concatenate([np.asarray(x) for x in found])
+        found = [
+            self.compiled[len(group.index)].find_step_size(self.y, self.force, group.keys, jnp.asarray(group.u))
+            for group in self.groups
+        ]
+        return np.concatenate([np.asarray(sizes) for sizes in found])
 
     def sample(self, progress: Progress) -> None:
         """Warm up in stages, then draw."""
@@ -129,8 +148,8 @@ class Run:
 
     def advance_group(self, group: Group, start: int, stop: int, step_sizes: np.ndarray) -> None:
         """The work of one thread in a stage."""
-        begin, advance = self.compiled[len(group.index)]
-        chains = begin(
+        compiled = self.compiled[len(group.index)]
+        chains = compiled.begin(
             self.y,
             self.force,
             group.keys,
@@ -141,7 +160,7 @@ class Run:
         num_steps = self.steps_per_call
         while group.iterations.min() < stop and not self.stopped.is_set():
             started = time.perf_counter()
-            chains, rows = advance(self.y, self.force, chains, jnp.array(stop), jnp.array(num_steps))
+            chains, rows = compiled.advance(self.y, self.force, chains, jnp.array(stop), jnp.array(num_steps))
             iterations, rows = np.asarray(chains.iteration), np.asarray(rows)
             for chain, (before, after) in enumerate(zip(group.iterations, iterations, strict=True)):
                 if after > before:

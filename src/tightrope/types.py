@@ -34,8 +34,13 @@ class Lift(NamedTuple):
 class ResidualMap(Protocol):
     """A lifted model bound to its data: what a frame and a system ask of it."""
 
-    d: int  # number of coordinates u
-    m: int  # number of residuals e
+    @property
+    def d(self) -> int:
+        """Number of coordinates u."""
+
+    @property
+    def m(self) -> int:
+        """Number of residuals e."""
 
     def prior_energy(self, u: Array) -> Array:
         """Negative log prior density of u."""

@@ -1,0 +1,194 @@
+"""The driver: what a run returns, that it repeats itself, and that it can be stopped."""
+
+import signal
+import threading
+import time
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tightrope as tr
+
+QUIET = dict(progress=False)
+
+
+@pytest.fixture(autouse=True)
+def short_runs_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.SamplingWarning)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    x = jnp.linspace(0, 1, 5)
+    return tr.Model(
+        priors={"a": dist.Normal(0, 1), "b": dist.LogNormal(0, 1).expand([2])},
+        forward=lambda p: p["a"] + p["b"][0] * p["b"][1] * x,
+        noise_scale=0.1,
+        observed=np.array([0.1, 0.4, 0.5, 0.9, 1.1]),
+        derived={"product": lambda p: p["b"].prod()},
+        coords={"factor": ["first", "second"]},
+        dims={"b": ["factor"]},
+        name="line",
+    )
+
+
+@pytest.fixture(scope="module")
+def trace(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.SamplingWarning)
+        return tr.sample(model, draws=200, warmup=200, chains=3, seed=5, **QUIET)
+
+
+def test_groups_and_names_are_those_of_arviz(trace):
+    assert set(trace.children) == {"posterior", "sample_stats", "observed_data", "unconstrained_posterior"}
+    assert list(trace.posterior.data_vars) == ["a", "b", "product"]
+    assert trace.posterior["b"].dims == ("chain", "draw", "factor")
+    assert trace.posterior.sizes["chain"] == 3 and trace.posterior.sizes["draw"] == 200
+    expected = {"diverging", "acceptance_rate", "step_size", "tree_depth", "n_steps", "energy", "energy_error", "lp"}
+    expected |= {"reached_max_treedepth", "solver_iterations", "projection_failed", "non_reversible", "non_finite"}
+    assert set(trace.sample_stats.data_vars) == expected
+    assert trace.sample_stats["diverging"].dtype == bool and trace.sample_stats["n_steps"].dtype == int
+    attributes = {"tightrope_version", "model", "method", "seed", "compile_time", "warmup_time", "sampling_time"}
+    assert attributes <= set(trace.posterior.attrs)
+    assert trace.posterior.attrs["model"] == "line" and trace.posterior.attrs["method"] == "lifted-nuts"
+
+
+def test_values_belong_together(model, trace):
+    flat = {name: trace.posterior[name].values[1, 17] for name in ("a", "b")}
+    u = model.parameters.coordinates(flat)
+    np.testing.assert_allclose(trace.posterior["product"].values[1, 17], flat["b"].prod())
+    np.testing.assert_allclose(trace.sample_stats["lp"].values[1, 17], model.log_density(u), rtol=1e-9)
+    stored = [np.ravel(trace.unconstrained_posterior[name].values[1, 17]) for name in ("a", "b")]
+    np.testing.assert_allclose(np.concatenate(stored), u, atol=1e-9)
+    np.testing.assert_array_equal(trace.observed_data["y"], model.observed["y"])
+
+
+def test_same_seed_same_draws_whatever_the_cores_and_calls(model, trace, monkeypatch):
+    again = tr.sample(model, draws=200, warmup=200, chains=3, seed=5, **QUIET)
+    np.testing.assert_array_equal(again.posterior["a"], trace.posterior["a"])
+    other = tr.sample(model, draws=200, warmup=200, chains=3, seed=6, **QUIET)
+    assert not np.array_equal(other.posterior["a"], trace.posterior["a"])
+    # Calls of other lengths cut the run at other places, and nothing else.
+    monkeypatch.setattr(tr.sampling, "SECONDS_PER_CALL", 1e-4)
+    cut = tr.sample(model, draws=200, warmup=200, chains=3, seed=5, **QUIET)
+    np.testing.assert_array_equal(cut.posterior["a"], trace.posterior["a"])
+
+
+def test_options_of_the_result(model, trace):
+    result = tr.sample(
+        model, draws=200, warmup=200, chains=3, seed=5, thin=4, keep=["a", "product"], save_warmup=True, **QUIET
+    )
+    assert list(result.posterior.data_vars) == ["a", "product"]
+    np.testing.assert_array_equal(result.posterior["a"], trace.posterior["a"][:, ::4])
+    assert result.warmup_posterior.sizes["draw"] == 50 and "warmup_sample_stats" in result.children
+
+
+def test_chains_agree_with_quadrature(model):
+    """The posterior of this model on a grid: all but the ridge of b is linear."""
+    trace = tr.sample(model, draws=2000, warmup=500, chains=4, seed=1, **QUIET)
+    x, y = np.linspace(0, 1, 5), model.observed["y"]
+    product = np.exp(np.linspace(-6, 6, 4001))
+    log_prior = -np.log(product) ** 2 / 4  # log of the product of two standard log-normals is N(0, 2)
+    design = y[None] - product[:, None] * x
+    precision = 1 + 5 / 0.01
+    mean = design.sum(1) / 0.01 / precision
+    log_weight = log_prior - 0.5 * (design**2).sum(1) / 0.01 + 0.5 * precision * mean**2
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    table = tr.summary(trace)
+    for name, expected in {"a": weight @ mean, "product": weight @ product}.items():
+        assert abs(table.loc[name, "mean"] - expected) < 4 * table.loc[name, "mcse_mean"]
+
+
+@pytest.mark.parametrize("method", [tr.LiftedHMC(num_steps=3, step_size=0.3), "lifted-hmc"])
+def test_static_trajectories(model, method):
+    trace = tr.sample(model, draws=100, warmup=100, chains=2, method=method, **QUIET)
+    assert trace.posterior.attrs["method"] == "lifted-hmc"
+    sizes = trace.sample_stats["step_size"].values
+    if not isinstance(method, str):
+        assert (trace.sample_stats["n_steps"] <= 3).all() and 0.24 <= sizes.min() and sizes.max() <= 0.36
+    assert (np.diff(trace.sample_stats["lp"]) != 0).mean() > 0.5
+
+
+def test_shared_step_size(model):
+    trace = tr.sample(model, draws=20, warmup=100, chains=4, method=tr.LiftedNUTS(shared_step_size=True), **QUIET)
+    assert len(np.unique(trace.sample_stats["step_size"])) == 1
+
+
+def test_time_limit_returns_what_there_is(model):
+    trace = tr.sample(model, draws=10**7, warmup=50, chains=2, max_time=2.0, **QUIET)
+    assert 0 < trace.posterior.sizes["draw"] < 10**7
+    assert np.isfinite(trace.posterior["a"]).all()
+
+
+def test_interrupt_returns_what_there_is(model):
+    def press():
+        time.sleep(1.0)
+        while not sampled.is_set():
+            signal.raise_signal(signal.SIGINT)
+            return
+
+    sampled = threading.Event()
+    original = tr.sampling.Run.stage
+
+    def stage(self, progress, start, stop, sizes):
+        if start == 50:
+            threading.Thread(target=press, daemon=True).start()
+        return original(self, progress, start, stop, sizes)
+
+    tr.sampling.Run.stage = stage
+    try:
+        trace = tr.sample(model, draws=10**7, warmup=50, chains=2, **QUIET)
+    finally:
+        tr.sampling.Run.stage = original
+        sampled.set()
+    assert 0 < trace.posterior.sizes["draw"] < 10**7
+
+
+def test_trace_starts_another_run(model, trace):
+    more = tr.sample(model, draws=20, warmup=20, chains=3, init=trace, **QUIET)
+    assert more.posterior.sizes["draw"] == 20
+
+
+def test_trace_survives_a_file(trace, tmp_path):
+    trace.to_netcdf(tmp_path / "trace.nc", engine="h5netcdf")
+    import xarray as xr
+
+    with xr.open_datatree(tmp_path / "trace.nc", engine="h5netcdf") as copy:
+        np.testing.assert_array_equal(copy.posterior["a"], trace.posterior["a"])
+
+
+def test_prediction_and_prior(model, trace):
+    predicted = tr.predict(model, trace)
+    assert predicted.posterior_predictive["y"].shape == (3, 200, 5)
+    assert predicted.log_likelihood["y"].shape == (3, 200, 5)
+    assert abs(predicted.posterior_predictive["y"].mean(("chain", "draw")) - model.observed["y"]).max() < 0.1
+    before = tr.prior(model, draws=50)
+    assert before.prior["b"].shape == (1, 50, 2) and before.prior_predictive["y"].shape == (1, 50, 5)
+
+
+def test_forward_that_fails_in_part_of_the_space_is_counted():
+    wall = tr.Model(
+        priors={"a": dist.Normal(0, 1)},
+        forward=lambda p: jnp.where(p["a"] > 0.5, jnp.nan, p["a"]) * jnp.ones(3),
+        noise_scale=1.0,
+        observed=[0.6, 0.4, 0.5],
+    )
+    trace = tr.sample(wall, draws=500, warmup=200, chains=2, **QUIET)
+    assert trace.posterior["a"].max() <= 0.5
+    assert trace.sample_stats["non_finite"].sum() > 50
+
+
+def test_warnings_come_with_advice(model):
+    with pytest.warns(tr.SamplingWarning, match="raise draws"):
+        tr.sample(model, draws=30, warmup=30, chains=2, **QUIET)
+
+
+def test_a_chain_that_never_moves_is_reported(model):
+    with pytest.warns(tr.SamplingWarning, match="never moved"):
+        tr.sample(model, draws=20, warmup=0, chains=2, method=tr.LiftedNUTS(step_size=1e6), **QUIET)
