@@ -59,7 +59,9 @@ def test_linear_model_agrees_with_its_posterior(rows, frame):
     mean, covariance = paper.linear_gaussian_posterior(A, s, y)
     trace = tr.sample(model, draws=2500, chains=4, seed=4, progress=False)
     spread = np.sqrt(np.diag(covariance))
-    functions = {f"mean {i}": lambda posterior, i=i: (posterior["theta"][..., i] - mean[i]) / spread[i] for i in range(3)}
+    functions = {
+        f"mean {i}": lambda posterior, i=i: (posterior["theta"][..., i] - mean[i]) / spread[i] for i in range(3)
+    }
     functions |= {
         f"variance {i}": lambda posterior, i=i: ((posterior["theta"][..., i] - mean[i]) / spread[i]) ** 2
         for i in range(3)

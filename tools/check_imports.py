@@ -10,6 +10,7 @@ Name = tuple[str, ...]  # of a module: ("tightrope", "zoo", "toy"); a folder's i
 
 # From top to bottom. A part may import the parts on the lines below its own.
 LAYERS = """
+    __main__
     cli
     reproduce bench
     report

@@ -81,7 +81,7 @@ def show_summary(trace: xr.DataTree) -> str:
     for target in (console, Console(file=text, width=110)):
         target.print(shown)
         for line in lines:
-            target.print(line, highlight=False)
+            target.print(line, highlight=False, soft_wrap=True)
     return text.getvalue()
 
 
@@ -112,13 +112,13 @@ def run(
         trace = sample(posterior, draws, warmup, chains, seed, method=chosen, init=init)
     text = show_summary(trace)
     for finding in findings(trace):
-        console.print(f"[yellow]Warning:[/] {escape(finding)}", highlight=False)
+        console.print(f"[yellow]Warning:[/] {escape(finding)}", highlight=False, soft_wrap=True)
         text += f"Warning: {finding}\n"
     if out is not None:
         trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
         (out / "summary.txt").write_text(text)
         plots.overview(trace, out / "overview.png")
-        console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False)
+        console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False, soft_wrap=True)
 
 
 def prepare(out: Path) -> None:
