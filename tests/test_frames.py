@@ -74,8 +74,8 @@ def test_tangent_vectors_are_those_of_the_dense_projector(frame, name, sigma):
 @pytest.mark.parametrize("frame", FRAMES)
 def test_linearisation_gives_the_lift_and_the_gradient_of_its_scale(frame, name, sigma):
     u, model = drawn(name, sigma)
-    lift, gradient, _ = FRAMES[frame].linearise(model, u)
-    for ours, expected in zip(lift, model.lift(u), strict=True):
+    lift, gradient, direct = jax.jit(lambda u: (*FRAMES[frame].linearise(model, u)[:2], model.lift(u)))(u)
+    for ours, expected in zip(lift, direct, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-14)
     # log s = u[-1] / 2 - 1, m times.
     expected = np.zeros(model.d)
@@ -112,8 +112,8 @@ def test_frames_agree_as_noise_vanishes(name):
 
     sigmas = jnp.array([1e-2, 1e-4, 1e-6, 1e-8])
     (tall, wide), (tall_vectors, wide_vectors) = run(sigmas)
-    np.testing.assert_allclose(tall, wide, rtol=1e-13)
     allowed = 64 * 2.0**-52 / np.asarray(sigmas)
+    assert (np.abs(tall - wide) < allowed * tall).all()
     assert (np.abs(tall_vectors - wide_vectors).max((1, 2)) < allowed).all()
     # As sigma falls, one unit of log 1/sigma for each direction that the data determine.
     rank = min(FORWARD[name][1:])
@@ -136,7 +136,7 @@ def test_log_volume_gradient_is_the_dense_one(name, sigma):
         np.testing.assert_allclose(gradient, dense, rtol=1e-8, atol=1e-8 * np.abs(dense).max(), err_msg=frame)
 
 
-@pytest.mark.parametrize("sigma", [0.3, 1e-5, None])
+@pytest.mark.parametrize("sigma", [0.3, 1e-3, None])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("frame", FRAMES)
 def test_projection_equation_starts_at_the_identity(frame, name, sigma):
@@ -151,7 +151,8 @@ def test_projection_equation_starts_at_the_identity(frame, name, sigma):
 
     trial, slope, e = run(u)
     assert slope.shape == ((model.d,) * 2 if frame == "tall" else (model.m,) * 2)
-    allowed = 1e-12 if sigma != 1e-5 else 1e-9
+    # A direction that the data leave open is known to rounding / sigma, and De multiplies that by 1 / sigma.
+    allowed = 64 * 2.0**-52 / (sigma or 0.1) ** 2
     np.testing.assert_allclose(slope, np.eye(len(slope)), rtol=0, atol=allowed)
     assert trial.error <= allowed
     np.testing.assert_array_equal(trial.u, u)
@@ -163,15 +164,21 @@ def test_projection_equation_starts_at_the_identity(frame, name, sigma):
 def test_trials_differ_from_the_move_as_the_equation_says(frame, name):
     """A trial's rest is the tangent part of its miss (tall), or its miss along e after a normal step (wide)."""
     u, model = drawn(name, None)
-    lift, _, made = FRAMES[frame].linearise(model, u)
-    move = 0.3 * made.draw(jr.key(5))
-    equation = made.equation(model, u, lift.e, move)
-    s = equation.start + 0.1 * jr.normal(jr.key(6), equation.start.shape)
-    trial = equation.at(s)
+
+    @jax.jit
+    def run(u):
+        lift, _, made = FRAMES[frame].linearise(model, u)
+        move = 0.3 * made.draw(jr.key(5))
+        equation = made.equation(model, u, lift.e, move)
+        s = equation.start + 0.1 * jr.normal(jr.key(6), equation.start.shape)
+        trial = equation.at(s)
+        return made, lift, move, s, trial, model.lift(trial.u).e, jacobian_of(model, u)
+
+    made, lift, move, s, trial, e, jacobian = run(u)
     np.testing.assert_array_equal(trial.s, s)
-    np.testing.assert_allclose(trial.e, model.lift(trial.u).e, rtol=1e-12)
+    np.testing.assert_allclose(trial.e, e, rtol=1e-12)
     miss = np.concatenate([trial.u, trial.e]) - np.concatenate([u, lift.e]) - move
-    dense = projector(np.asarray(jacobian_of(model, u)))
+    dense = projector(np.asarray(jacobian))
     if frame == "tall":
         np.testing.assert_allclose(made.basis @ trial.rho, dense @ miss, atol=1e-12)
         np.testing.assert_allclose(trial.error, np.abs(trial.rho).max())
@@ -189,5 +196,6 @@ def test_the_smaller_factor_is_chosen():
     assert choose_frame(sized("bend", None)) == "tall"  # 3 < 4, with log s
     for name in MODELS:
         u, model = drawn(name, 0.3)
-        (first, *_) = FRAMES[choose_frame(model)].linearise(model, u)[2]
+        frame = FRAMES[choose_frame(model)]
+        (first, *_) = jax.eval_shape(lambda u, frame=frame, model=model: frame.linearise(model, u)[2], u)
         assert first.shape == (model.d + model.m, min(model.d, model.m))

@@ -33,6 +33,7 @@ LAYERS = """
     systems
     frames
     models
+    checks
     observations
     parameters
     priors

@@ -12,7 +12,8 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 
-from tightrope.observations import LAWS, Additive, Block, General, Params, by_block, structure_of
+from tightrope.checks import blocks_of, by_block, check_data, factor_of, law_of, masks_of, trace_or_refuse
+from tightrope.observations import Additive, Block, General, Params, structure_of
 from tightrope.parameters import Parameters, Prior
 from tightrope.types import Array, InputError, Lift
 
@@ -86,12 +87,20 @@ class Model:
 
         self.is_named = isinstance(observed, Mapping)
         self.observed = blocks_of("observed", observed)
-        self.mask = {key: mask_of(key, mask, value) for key, value in self.observed.items()}
+        self.mask = masks_of(mask, self.observed)
         for key, value in self.observed.items():
             check_data(key if self.is_named else None, value, self.mask[key])
         if residual is not None:
-            if forward is not None or noise_scale is not None or mask is not None:
-                raise InputError("residual replaces forward, noise_scale and mask: give one or the other.")
+            replaced = {
+                "forward": forward,
+                "noise_scale": noise_scale,
+                "mask": mask,
+                "noise_cov": noise_cov,
+                "noise_tril": noise_tril,
+            }
+            for argument, value in replaced.items():
+                if value is not None:
+                    raise InputError(f"residual replaces {argument}: give one or the other.")
             self.observations: Additive | General = self.general(residual, generate, noise)
         else:
             self.observations = self.additive(forward, noise_scale, noise, noise_cov, noise_tril)
@@ -129,12 +138,15 @@ class Model:
         """The same model of other data, of the same shape."""
         if isinstance(observed, Mapping) != self.is_named:
             raise InputError("observed must have the same blocks as the model's own data.")
+        given = blocks_of("observed", observed)
+        if set(given) != set(self.observed):
+            raise InputError(f"observed has the blocks {sorted(given)}, not {sorted(self.observed)} as the model.")
         other = copy.copy(self)
-        other.observed = blocks_of("observed", observed)
+        other.observed = {key: given[key] for key in self.observed}
         for key, value in self.observed.items():
-            if key not in other.observed or other.observed[key].shape != value.shape:
-                raise InputError(f"observed must have the shape {value.shape} of the model's own data.")
-            check_data(key if self.is_named else None, other.observed[key], self.mask[key])
+            if given[key].shape != value.shape:
+                raise InputError(f"observed has shape {given[key].shape}, not {value.shape} as the model's own data.")
+            check_data(key if self.is_named else None, given[key], self.mask[key])
         return other
 
     def additive(self, forward, noise_scale, noise, noise_cov, noise_tril) -> Additive:
@@ -167,11 +179,15 @@ class Model:
                 shape=self.observed[key].shape,
                 kept=np.flatnonzero(self.mask[key]),
                 scale=self.scale_of(scales[key], self.observed[key].shape),
-                factor=factor_of(covariances[key], factors[key], self.observed[key].size),
-                law=law_of(laws[key]),
+                factor=factor_of(covariances[key], factors[key], self.observed[key].size, self.abstract_params),
+                law=law_of(laws[key], self.abstract_params),
             )
             for key in names
         ]
+        for block in blocks:
+            is_normal = laws[block.name] is None or isinstance(laws[block.name], dist.Normal)
+            if block.factor is not None and block.size < self.observed[block.name].size and not is_normal:
+                raise InputError("mask: missing entries of correlated noise can be left out only if noise is Normal.")
         return Additive(forward, blocks)
 
     def scale_of(self, scale: Any, shape: tuple[int, ...]) -> Callable[[Params], Array]:
@@ -199,21 +215,24 @@ class Model:
     def general(self, residual, generate, noise) -> General:
         """The residual map that the user gives, after a look at its derivative in y."""
         shapes = {key: value.shape for key, value in self.observed.items()}
-        general = General(residual, generate, shapes, self.is_named, law_of(noise))
+        general = General(residual, generate, shapes, self.is_named, law_of(noise, self.abstract_params))
         y = self.data
         e = trace_or_refuse("residual", general.flat_residual, self.abstract_params, y)
         if e.shape != y.shape:
             raise InputError(f"residual returns {e.size} values but observed has {y.size}: they must be as many.")
 
-        # Entries that vanish at three generic places vanish everywhere, for any map that is analytic in y.
+        # Entries that vanish at generic places vanish everywhere, for any map that is analytic in y.
         def slopes(key: Array) -> Array:
             draw_key, shift_key = jr.split(key)
-            near = y + 0.01 * (1 + jnp.abs(y)) * jr.normal(shift_key, y.shape)
+            near = jnp.where(y == 0, 0.01, y) * jr.uniform(shift_key, y.shape, minval=0.9, maxval=1.1)
             params = self.parameters.values(self.parameters.draw(draw_key))
             return jax.jacfwd(lambda y: general.flat_residual(params, y))(near)
 
-        pattern = np.asarray(jax.jit(jax.vmap(slopes))(jr.split(jr.key(0), 3)))
-        structure = structure_of(np.any(pattern != 0, axis=0))
+        found = np.asarray(jax.jit(jax.vmap(slopes))(jr.split(jr.key(0), 10)))
+        finite = np.isfinite(found).all(axis=(1, 2))
+        if not finite.any():
+            raise InputError("residual: its derivative in y is NaN or infinite at all of 10 prior draws.")
+        structure = structure_of(np.any(found[finite] != 0, axis=0))
         if structure is None:
             raise InputError(
                 "residual: entry i of the noise may depend only on y[0], ..., y[i], but it depends on later ones: "
@@ -221,106 +240,3 @@ class Model:
             )
         general.structure = structure
         return general
-
-
-def blocks_of(argument: str, value: Any) -> dict[str, np.ndarray]:
-    """Named float64 arrays; an array alone is the block "y"."""
-    if value is None:
-        raise InputError(f"{argument} is missing: give the data as an array or a dictionary of arrays.")
-    named = value if isinstance(value, Mapping) else {"y": value}
-    try:
-        blocks = {str(key): np.asarray(block, np.float64) for key, block in named.items()}
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{argument} must be numbers: {error}.") from None
-    if not blocks or any(block.size == 0 for block in blocks.values()):
-        raise InputError(f"{argument} is empty: give at least one number.")
-    return blocks
-
-
-def mask_of(name: str, mask: Any, values: np.ndarray) -> np.ndarray:
-    """Which entries were observed."""
-    own = mask.get(name) if isinstance(mask, Mapping) else mask
-    if own is None:
-        return np.ones(values.shape, bool)
-    own = np.asarray(own)
-    if own.dtype != bool or own.shape != values.shape:
-        raise InputError(
-            f"mask must be boolean with the shape {values.shape} of observed: true where data are present."
-        )
-    if not own.any():
-        raise InputError("mask leaves no data: it must be true where data are present.")
-    return own
-
-
-def check_data(name: str | None, values: np.ndarray, mask: np.ndarray) -> None:
-    """Refuse data that are not numbers."""
-    bad = int((~np.isfinite(values) & mask).sum())
-    if bad:
-        where = f'observed["{name}"]' if name else "observed"
-        raise InputError(
-            f"{where} contains {bad} NaN or infinite values: mark missing data with mask=, false where missing."
-        )
-
-
-def law_of(noise: Any) -> Callable[[Params], dist.Distribution]:
-    """The law of the independent noise as a function of the parameters."""
-    if noise is None:
-        noise = dist.Normal(0.0, 1.0)
-    if not isinstance(noise, dist.Distribution):
-        if callable(noise):
-            return noise
-        raise InputError(f"noise must be a numpyro distribution, such as StudentT(4.0), not {type(noise).__name__}.")
-    if not isinstance(noise, LAWS) or noise.batch_shape or noise.event_shape:
-        names = ", ".join(law.__name__ for law in LAWS)
-        raise InputError(f"noise must be a scalar law among {names}: other noise is given by residual=.")
-    return lambda params: noise
-
-
-def factor_of(covariance: Any, factor: Any, size: int) -> Callable[[Params], Array] | None:
-    """The lower triangular factor of the noise covariance as a function of the parameters."""
-    if covariance is None and factor is None:
-        return None
-    if callable(covariance):
-        return lambda params: jnp.linalg.cholesky(covariance(params))
-    if callable(factor):
-        return factor
-    argument = "noise_cov" if factor is None else "noise_tril"
-    matrix = np.asarray(covariance if factor is None else factor, float)
-    if matrix.shape != (size, size):
-        raise InputError(f"{argument} has shape {matrix.shape}, not {(size, size)} as the number of data says.")
-    if factor is None:
-        try:
-            matrix = np.linalg.cholesky(matrix)
-        except np.linalg.LinAlgError:
-            raise InputError("noise_cov is not positive definite.") from None
-    elif np.any(np.triu(matrix, 1)) or not (np.diagonal(matrix) > 0).all():
-        raise InputError("noise_tril must be lower triangular with a positive diagonal.")
-    return lambda params: jnp.asarray(matrix)
-
-
-def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> Any:
-    """The shapes that a user's function returns, or a sentence on why JAX cannot trace it."""
-    if not callable(function):
-        raise InputError(f"{argument} must be a function, not {type(function).__name__}.")
-    try:
-        shapes = jax.eval_shape(function, *args)
-    except InputError:
-        raise
-    except KeyError as error:
-        raise InputError(f"{argument} asks for {error}, which is not among the priors.") from error
-    except (
-        jax.errors.JAXTypeError,
-        jax.errors.UnexpectedTracerError,
-        jax.errors.NonConcreteBooleanIndexError,
-    ) as error:
-        first_line = str(error).splitlines()[0]
-        raise InputError(
-            f"{argument} is not JAX-traceable ({first_line}): write it with jax.numpy instead of numpy, "
-            "jnp.where or lax.cond instead of if, lax.scan instead of loops that stop on values."
-        ) from error
-    except Exception as error:
-        raise InputError(f"{argument} raised {type(error).__name__}: {error}") from error
-    wrong = [leaf.dtype for leaf in jax.tree.leaves(shapes) if leaf.dtype != jnp.float64]
-    if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in wrong):
-        raise InputError(f"{argument} returns complex numbers: return real ones.")
-    return shapes

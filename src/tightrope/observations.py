@@ -45,17 +45,6 @@ class Block(NamedTuple):
         return jnp.linalg.cholesky(rows @ rows.T)
 
 
-def by_block(argument: str, value: Any, names: list[str]) -> dict[str, Any]:
-    """One value per block: a dictionary with the blocks' names, or the same value for all."""
-    if not isinstance(value, Mapping):
-        return dict.fromkeys(names, value)
-    if set(value) != set(names):
-        raise InputError(
-            f"{argument} has the blocks {sorted(value)} but observed has {sorted(names)}: use the same names."
-        )
-    return dict(value)
-
-
 class Additive:
     """y = F(theta) + s(theta) L(theta) eta, block by block."""
 

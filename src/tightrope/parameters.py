@@ -100,9 +100,9 @@ class Parameters:
             stacked, energies = jax.vmap(at)(priors, jnp.stack([parts[name] for name in names]))
             values |= zip(names, stacked, strict=True)
             energy = energy + energies.sum()
-        for name, part in parts.items():
+        for place, (name, part) in enumerate(parts.items()):
             if name not in values:
-                transform = self.map_of(name, {key: values[key] for key in self.names if key in values})
+                transform = self.map_of(name, {key: values[key] for key in self.names[:place]})
                 values[name] = transform.value(part)
                 energy = energy + transform.energy(part)
         return {name: values[name] for name in self.names}, energy
@@ -114,10 +114,11 @@ class Parameters:
             raise InputError(f"values for {missing} are missing: give every parameter of {self.names}.")
         given = {name: jnp.asarray(values[name], float) for name in self.names}
         parts = []
-        for name in self.names:
+        for place, name in enumerate(self.names):
             if given[name].shape != self.shapes[name]:
                 raise InputError(f'"{name}" has shape {given[name].shape}, not {self.shapes[name]} as its prior says.')
-            parts.append(self.map_of(name, given).inverse(given[name]))
+            earlier = {key: given[key] for key in self.names[:place]}
+            parts.append(self.map_of(name, earlier).inverse(given[name]))
         return jnp.concatenate(parts)
 
     def draw(self, key: Array) -> Array:
