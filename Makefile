@@ -49,8 +49,8 @@ format: $(ENV)/ready-dev  ## put the code into the form that check asks for
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(ENV)/ready-bench  ## time Tightrope and its competitors
-	@$(BIN)/tightrope bench
+bench: $(ENV)/ready-run  ## time Tightrope beside NumPyro
+	@$(BIN)/python benchmarks/lotka_volterra.py
 
 clean:  ## remove the environments, the caches and the demo
 	@rm -rf .venv build dist runs/demo .mypy_cache .pytest_cache .ruff_cache
@@ -64,7 +64,6 @@ interpreter:  ## say which Python is used, or fail if there is none
 
 # Made anew only when the requirements change.
 EXTRAS_dev   := [dev]
-EXTRAS_bench := [bench]
 
 $(ENV)/ready-%: pyproject.toml constraints.txt
 	@$(MAKE) --no-print-directory interpreter

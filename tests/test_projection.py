@@ -267,10 +267,7 @@ def test_move_with_a_nan_is_not_finite(name, frame):
     assert (jax.jit(jax.vmap(run))(nan_moves(model)) == Status.NON_FINITE).all()
 
 
-BLIND = pytest.mark.xfail(strict=True, reason="WideEquation.at measures e alone, so project takes a NaN in u for OK")
-
-
-@pytest.mark.parametrize("frame", ["tall", pytest.param("wide", marks=BLIND)])
+@pytest.mark.parametrize("frame", ["tall", "wide"])
 def test_nan_in_a_coordinate_that_the_model_ignores_is_not_finite(frame):
     class Blind(Small):
         def lift(self, u):

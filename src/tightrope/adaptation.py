@@ -89,8 +89,10 @@ def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Approximate | None:
         rows = columns = np.arange(0)
     if num_draws < 5 * (1 + d):
         return None
-    centre, spread = u.mean(0), u.std(0) + 1e-12
-    z = (u - centre) / spread
+    centre, spread = u.mean(0), u.std(0)
+    has_moved = spread > 1e-8 * (1 + np.abs(centre))
+    spread = np.where(has_moved, spread, 1.0)
+    z = np.where(has_moved, (u - centre) / spread, 0.0)
     features = np.concatenate([np.ones((num_draws, 1)), z, z[:, rows] * z[:, columns]], axis=1)
     gram = features.T @ features
     # A little ridge: directions that the draws do not show stay flat.

@@ -160,8 +160,10 @@ class WideEquation(NamedTuple):
         across, along = self.normals[: self.model.d], self.normals[self.model.d :]
         u = self.u - across @ s
         e = self.model.lift(u).e
-        gap = e - self.e + along @ s  # steep normals have short e-parts: a small rho may hide a large gap
-        return Trial(s, gap @ along, jnp.abs(gap).max(), u, e)
+        gap = e - self.e + along @ s
+        # Steep normals have short e-parts, so a small rho may hide a large gap; u may be NaN where e does not look.
+        error = jnp.where(jnp.isfinite(u).all(), jnp.abs(gap).max(), jnp.nan)
+        return Trial(s, gap @ along, error, u, e)
 
 
 FRAMES: dict[str, type[Frame]] = {"tall": Tall, "wide": Wide}

@@ -131,7 +131,7 @@ class Model:
 
     def simulate(self, key: Array, params: Params) -> Any:
         """Data that the model might give with these parameters."""
-        simulated = self.observations.simulate(key, params)
+        simulated = self.observations.simulate(key, {name: jnp.asarray(value) for name, value in params.items()})
         return simulated if self.is_named else simulated[next(iter(self.observed))]
 
     def with_observed(self, observed: Any) -> Model:

@@ -73,17 +73,16 @@ class Run:
         start = find_start(self.model, init, find_key, self.num_chains)
         keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(self.num_chains))
         bounds = np.linspace(0, self.num_chains, self.num_groups + 1).astype(int)
-        started = time.perf_counter()
         with ThreadPoolExecutor(2) as pool:
             widths = set(np.diff(bounds).tolist())
             compiling = {width: pool.submit(self.compile, keys[:width]) for width in widths}
             u = start.refined(self.model, refine_key, self.num_chains)
             self.compiled = {width: future.result() for width, future in compiling.items()}
-        self.compile_time = time.perf_counter() - started
         self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in pairwise(bounds)]
 
     def compile(self, keys: Any) -> Compiled:
         """The three functions of the kernel for groups of one size."""
+        started = time.perf_counter()
         width, zero = len(keys), jnp.array(0)
         u, step_size = jnp.zeros((width, self.model.d)), jnp.ones(width)
         begin_args = (self.y, self.force, keys, u, zero, step_size)
@@ -94,7 +93,9 @@ class Run:
             find = None
             if self.method.step_size is None:
                 find = self.kernel.find_step_size.lower(self.y, self.force, keys, u).compile()
-            return Compiled(begin, find, advance.result())
+            compiled = Compiled(begin, find, advance.result())
+        self.compile_time = max(self.compile_time, time.perf_counter() - started)
+        return compiled
 
     def first_step_sizes(self) -> np.ndarray:
         if self.method.step_size is not None:
@@ -115,7 +116,7 @@ class Run:
         for stop in [*stages, self.num_warmup]:
             if stop > start and not self.stopped.is_set():
                 step_sizes = self.stage(progress, start, stop, step_sizes)
-                if stop in stages:
+                if stop in stages and not self.stopped.is_set():
                     self.fit_force(start, stop)
                 start = stop
         if self.method.shared_step_size:
@@ -144,7 +145,9 @@ class Run:
                 except BaseException:
                     self.stopped.set()
                     raise
-        return np.concatenate([np.asarray(group.chains.step_size) for group in self.groups])
+        ends_early = stop < self.num_warmup and self.method.step_size is None
+        kept = lambda chains: jnp.exp(chains.averaging.log_average) if ends_early else chains.step_size
+        return np.concatenate([np.asarray(kept(group.chains)) for group in self.groups])
 
     def advance_group(self, group: Group, start: int, stop: int, step_sizes: np.ndarray) -> None:
         """The work of one thread in a stage."""

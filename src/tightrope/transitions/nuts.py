@@ -224,8 +224,11 @@ class NUTS(NamedTuple):
         )
 
     def finish(self, tree: Tree) -> tuple[Point, Info]:
+        # A trajectory that a projection ended counts as rejected, as a static one would be. A smaller step helps
+        # against those, but not where the model itself fails, so there only the step that failed counts.
+        was_cut_short = tree.counts.projection_failed + tree.counts.non_reversible > 0
         return tree.proposal, Info(
-            acceptance_rate=tree.acceptance_sum / tree.counts.n_steps,
+            acceptance_rate=jnp.where(was_cut_short, 0.0, tree.acceptance_sum / tree.counts.n_steps),
             step_size=tree.step_size,
             tree_depth=tree.depth,
             reached_max_treedepth=tree.depth >= self.max_depth,
