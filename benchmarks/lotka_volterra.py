@@ -11,7 +11,6 @@ import argparse
 import time
 
 import arviz_base
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -25,9 +24,8 @@ from tightrope.initialise import starting_points
 def measure(label, draws, seconds, compile_time):
     """Print and return min bulk ESS per second; coordinates u, shape (chain, draw, d)."""
     assert all(len(np.unique(chain[:, 0])) > 1 for chain in draws), f"{label}: a chain never moved"
-    data = arviz_base.from_dict({"posterior": {"u": draws}})
-    ess = float(arviz_stats.ess(data)["posterior"]["u"].min())
-    r_hat = float(arviz_stats.rhat(data)["posterior"]["u"].max())
+    table = tr.summary(arviz_base.from_dict({"posterior": {"u": draws}}))
+    ess, r_hat = table["ess_bulk"].min(), table["r_hat"].max()
     print(
         f"{label:28s} min bulk ESS {ess:6.0f}  R-hat {r_hat:.4f}  sampling {seconds:6.2f} s  "
         f"ESS/s {ess / seconds:7.1f}  compile {compile_time:5.1f} s",

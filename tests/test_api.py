@@ -57,6 +57,9 @@ BAD_MODELS = {
     "noise law": (dict(noise=dist.Gamma(1.0, 1.0)), "noise must be a scalar law among"),
     "mask": (dict(mask=[True, False]), "mask must be boolean with the shape"),
     "covariance": (dict(noise_cov=-np.eye(3)), "noise_cov is not positive definite"),
+    "masked array": (dict(observed=np.ma.masked_array(np.ones(3), [0, 0, 1])), "observed is a masked array.*mask="),
+    "complex data": (dict(observed=np.ones(3) + 1j), "observed must be real"),
+    "float32": (dict(forward=lambda p: jnp.ones(3, "float32")), "forward returns float32.*float64"),
     "no data": (dict(observed=None), "observed is missing"),
 }
 

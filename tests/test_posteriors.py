@@ -29,6 +29,17 @@ def test_toy_agrees_with_quadrature(sigma):
     assert trace.sample_stats["step_size"].values.min() > 0.3
 
 
+def test_data_of_zero_change_nothing():
+    """The size of the data does not tell how exactly a prediction near them is known."""
+    square = lambda p: (p["theta"][1] ** 2 + p["theta"][0] ** 2 * (p["theta"][0] ** 2 - 0.5) - 1)[None]
+    shifted = tr.Model({"theta": dist.Normal(0.0, 1.0).expand([2])}, square, 1e-8, [0.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.SamplingWarning)
+        trace = tr.sample(shifted, draws=200, warmup=300, chains=2, seed=3, progress=False)
+    assert trace.sample_stats["step_size"].values.min() > 0.2
+    assert (np.diff(trace.sample_stats["lp"]) != 0).mean() > 0.8
+
+
 REFERENCE = {  # Stan's, from posteriordb
     "alpha": 0.547,
     "beta": 0.0277,

@@ -126,6 +126,13 @@ def test_time_limit_returns_what_there_is(model):
     assert np.isfinite(trace.posterior["a"]).all()
 
 
+def test_time_that_ends_in_warmup_is_explained(model):
+    with pytest.raises(RuntimeError, match="warm-up iterations, so there are no draws: raise max_time"):
+        tr.sample(model, warmup=10**7, chains=2, max_time=0.5, **QUIET)
+    trace = tr.sample(model, warmup=10**7, chains=2, max_time=0.5, save_warmup=True, **QUIET)
+    assert set(trace.children) >= {"warmup_posterior", "warmup_sample_stats"} and "posterior" not in trace.children
+
+
 def test_interrupt_returns_what_there_is(model):
     def press():
         time.sleep(1.0)

@@ -30,6 +30,13 @@ def blocks_of(argument: str, value: Any) -> dict[str, np.ndarray]:
     if value is None:
         raise InputError(f"{argument} is missing: give the data as an array or a dictionary of arrays.")
     named = value if isinstance(value, Mapping) else {"y": value}
+    for block in named.values():
+        if isinstance(block, np.ma.MaskedArray):
+            raise InputError(
+                f"{argument} is a masked array: give its data, and mask= true where they are present."
+            )
+        if np.iscomplexobj(block):
+            raise InputError(f"{argument} must be real numbers, not complex ones.")
     try:
         blocks = {str(key): np.asarray(block, np.float64) for key, block in named.items()}
     except (TypeError, ValueError) as error:

@@ -20,6 +20,7 @@ from tightrope import plots
 from tightrope.diagnostics import SamplingWarning, findings, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import method_of
+from tightrope.results import NoDraws
 from tightrope.sampling import sample
 from tightrope.types import InputError
 from tightrope.zoo import MODELS, load
@@ -140,6 +141,6 @@ def main() -> Any:
     except InputError as error:
         print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, NoDraws) as error:
         print(f"tightrope: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(130)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from tightrope.linalg import orthonormalise
-from tightrope.types import Array, Lift, ResidualMap
+from tightrope.types import EPSILON, Array, Lift, ResidualMap
 
 
 class Trial(NamedTuple):
@@ -71,6 +71,11 @@ def bilinear_gradient(model: ResidualMap, u: Array, left: Array, right: Array) -
     return jax.grad(directional)(u)
 
 
+def with_rounding_of_u(lift: Lift, jacobian: Array, u: Array) -> Lift:
+    """The lift, knowing that u is itself a rounded number: data near zero may hide a large prediction."""
+    return lift._replace(rounding=jnp.maximum(lift.rounding, EPSILON * (jnp.abs(jacobian) @ jnp.abs(u)).max()))
+
+
 class Tall(NamedTuple):
     """Few coordinates, many data: an orthonormal basis Q = [Q1; Q2] of the tangent space, from [I; J] = Q R."""
 
@@ -82,6 +87,7 @@ class Tall(NamedTuple):
         identity = jnp.eye(model.d)
         push = lambda direction: jax.jvp(model.lift, (u,), (direction,))
         lift, derivative = jax.vmap(push, out_axes=(None, -1))(identity)
+        lift = with_rounding_of_u(lift, derivative.e, u)
         return lift, derivative.log_scale, Tall(*orthonormalise(jnp.concatenate([identity, derivative.e])))
 
     def draw(self, key: Array) -> Array:
@@ -128,6 +134,7 @@ class Wide(NamedTuple):
         (jacobian,) = jax.vmap(pull)(Lift(identity, zeros, zeros))
         (log_scale_gradient,) = pull(Lift(zeros, jnp.ones(()), jnp.zeros(())))
         frame = Wide(*orthonormalise(jnp.concatenate([-jacobian.T, identity])))
+        lift = with_rounding_of_u(lift, jacobian, u)
         return lift, log_scale_gradient, frame
 
     def draw(self, key: Array) -> Array:

@@ -11,10 +11,9 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 
-from tightrope.types import Array, InputError, Lift
+from tightrope.types import EPSILON, Array, InputError, Lift
 
 Params = Mapping[str, Array]
-EPSILON = float(np.finfo(np.float64).eps)
 LAWS = (dist.Normal, dist.StudentT, dist.Laplace, dist.Logistic)
 
 

@@ -19,6 +19,10 @@ from tightrope.models import Model
 from tightrope.types import Array, InputError
 
 
+class NoDraws(RuntimeError):
+    """A run that was stopped before it had anything to return."""
+
+
 def over_draws(function: Callable[..., Any], *arrays: Any) -> Any:
     """Apply a function of one draw to arrays whose first two axes are chain and draw, a batch at a time."""
     sizes = arrays[0].shape[:2]
@@ -84,7 +88,10 @@ def collect(
     """The result of a run, cut to what every chain has reached."""
     length = min(len(chain) for chain in rows)
     if length <= num_warmup and not (save_warmup and length):
-        raise KeyboardInterrupt(f"stopped after {length} of {num_warmup} warm-up iterations: there are no draws.")
+        raise NoDraws(
+            f"the run was stopped after {length} of {num_warmup} warm-up iterations, so there are no draws: raise "
+            "max_time, lower warmup, or look at the warm-up with save_warmup=True."
+        )
     stacked = np.stack([chain[:length] for chain in rows])
     groups: dict[str, dict[str, Any]] = {}
     if length > num_warmup:

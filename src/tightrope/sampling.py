@@ -219,6 +219,7 @@ def sample(
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be a tr.Model, not {type(model).__name__}.")
+    jax.config.update("jax_enable_x64", True)
     draws, warmup = check_count("draws", draws, 1), check_count("warmup", warmup, 0)
     chains, thin = check_count("chains", chains, 1), check_count("thin", thin, 1)
     seed = check_count("seed", seed, 0)

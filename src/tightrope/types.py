@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
+EPSILON = 2.0**-52
 
 
 class InputError(ValueError):
