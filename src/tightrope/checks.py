@@ -32,9 +32,7 @@ def blocks_of(argument: str, value: Any) -> dict[str, np.ndarray]:
     named = value if isinstance(value, Mapping) else {"y": value}
     for block in named.values():
         if isinstance(block, np.ma.MaskedArray):
-            raise InputError(
-                f"{argument} is a masked array: give its data, and mask= true where they are present."
-            )
+            raise InputError(f"{argument} is a masked array: give its data, and mask= true where they are present.")
         if np.iscomplexobj(block):
             raise InputError(f"{argument} must be real numbers, not complex ones.")
     try:
