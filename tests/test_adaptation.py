@@ -171,15 +171,10 @@ def test_steps_that_do_not_lead_back_are_failures():
     assert (step_sizes <= SMALLEST_STEP).all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "u", "solver"),
-    # At u = 0 with y = 0 nothing is rounded, and a tolerance of zero is never met.
-    [(Pinned, 0.1, {}), (Nothing, 0.1, {}), (Small, 0.0, dict(tolerance=0.0, max_iterations=1, name="symmetric"))],
-    ids=["always-fails", "nan", "never-converges"],
-)
-def test_search_for_a_step_size_ends(kind, u, solver):
+@pytest.mark.parametrize("kind", [Pinned, Nothing], ids=["always-fails", "nan"])
+def test_search_for_a_step_size_ends(kind):
     model = kind("bend", 0.5, jnp.zeros(FORWARD["bend"][2]))
-    step_sizes, _ = searched(integrator_of(model, **solver), jnp.full(2, u), jr.split(jr.key(0), 3))
+    step_sizes, _ = searched(integrator_of(model), jnp.full(2, 0.1), jr.split(jr.key(0), 3))
     assert (step_sizes <= SMALLEST_STEP).all() and (step_sizes > SMALLEST_STEP / 2).all()
 
 
