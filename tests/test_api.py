@@ -107,7 +107,8 @@ def test_bad_options_of_a_method():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(noise_scale=lambda p: -jnp.exp(p["a"])), "noise_scale is zero, negative or not finite at all of"),
+        (dict(noise_scale=lambda p: -jnp.exp(p["a"])), "noise_scale is zero or negative at 1000 of 1000 prior draws"),
+        (dict(noise_scale="a"), "noise_scale is zero or negative at .* of 1000 prior draws"),
         (dict(forward=lambda p: jnp.nan * p["a"] * jnp.ones(3)), "forward returned NaN or infinity at all of"),
     ],
 )

@@ -29,6 +29,17 @@ def test_toy_agrees_with_quadrature(sigma):
     assert trace.sample_stats["step_size"].values.min() > 0.2
 
 
+def test_cost_does_not_answer_to_the_noise():
+    """What the README promises: step sizes within a factor of 1.5, effective draws per integrator step within 2."""
+    step_sizes, yields = [], []
+    for sigma in (1e-2, 1e-8):
+        trace = tr.sample(tr.zoo.load("toy", sigma=sigma), draws=2500, chains=4, seed=1, progress=False)
+        step_sizes.append(trace.sample_stats["step_size"].values.mean())
+        yields.append(tr.summary(trace)["ess_bulk"].min() / trace.sample_stats["n_steps"].values.sum())
+    assert 1 / 1.5 < step_sizes[0] / step_sizes[1] < 1.5
+    assert 0.5 < yields[0] / yields[1] < 2
+
+
 def test_data_of_zero_change_nothing():
     """The size of the data does not tell how exactly a prediction near them is known."""
     square = lambda p: (p["theta"][1] ** 2 + p["theta"][0] ** 2 * (p["theta"][0] ** 2 - 0.5) - 1)[None]

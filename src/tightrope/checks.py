@@ -160,9 +160,10 @@ def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> 
     kinds = {str(leaf.dtype) for leaf in jax.tree.leaves(shapes)}
     if kinds & {"complex64", "complex128"}:
         raise InputError(f"{argument} returns complex numbers: return real ones.")
-    if kinds & {"float32", "float16", "bfloat16"}:
+    coarse = kinds & {"float32", "float16", "bfloat16"}
+    if coarse:
         raise InputError(
-            f"{argument} returns {min(kinds)}, too coarse for precise data: leave out dtype= and astype, and make "
+            f"{argument} returns {min(coarse)}, too coarse for precise data: leave out dtype= and astype, and make "
             "arrays after importing tightrope, which switches float64 on."
         )
     return shapes

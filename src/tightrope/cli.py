@@ -19,7 +19,7 @@ from rich.table import Table
 from tightrope import plots
 from tightrope.diagnostics import SamplingWarning, findings, summary
 from tightrope.frames import choose_frame
-from tightrope.methods import method_of
+from tightrope.methods import METHODS, method_of
 from tightrope.results import NoDraws
 from tightrope.sampling import sample
 from tightrope.types import InputError
@@ -90,7 +90,7 @@ def show_summary(trace: xr.DataTree) -> str:
 def run(
     model: Annotated[str, typer.Argument(help="A name that `tightrope models` lists.")],
     sigma: Annotated[float | None, typer.Option(help="Noise scale of the data, where the model takes one.")] = None,
-    method: Annotated[str, typer.Option(help="lifted-nuts or lifted-hmc.")] = "lifted-nuts",
+    method: Annotated[str, typer.Option(help=f"{' or '.join(METHODS)}.")] = "lifted-nuts",
     solver: Annotated[str | None, typer.Option(help="newton, symmetric or broyden.")] = None,
     force: Annotated[str | None, typer.Option(help="exact, cheap, surrogate or auto.")] = None,
     target_accept: Annotated[float | None, typer.Option(help="Acceptance that warm-up aims at.")] = None,

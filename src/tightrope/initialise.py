@@ -68,8 +68,8 @@ def refine(model: Conditioned, u: Array, key: Array) -> Array:
     return lax.while_loop(running, step, Fit(u, energy(u), jnp.array(1.0), zero, zero)).u
 
 
-def prior_points(model: Model, key: Array, num_draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Prior draws at which the posterior density is finite, best first, and the log densities there."""
+def prior_points(model: Model, key: Array, num_draws: int) -> np.ndarray:
+    """Prior draws at which the posterior density is finite, best first."""
 
     @jax.jit
     def evaluate(y: Array, keys: Array) -> Any:
@@ -78,32 +78,28 @@ def prior_points(model: Model, key: Array, num_draws: int) -> tuple[np.ndarray, 
         def at(key: Array) -> Any:
             u = model.parameters.draw(key)
             lift = conditioned.lift(u)
-            return u, conditioned.log_density(u), jnp.isfinite(lift.e).all(), lift.log_scale
+            smallest = model.observations.smallest_scale(model.parameters.values(u))
+            return u, conditioned.log_density(u), jnp.isfinite(lift.e).all(), smallest
 
         return lax.map(at, keys, batch_size=100)
 
-    draws, log_density, e_is_finite, log_scale = map(np.asarray, evaluate(model.data, jr.split(key, num_draws)))
-    finite = np.isfinite(log_density)
-    if not finite.any():
-        explain_no_start(e_is_finite, log_scale)
-    order = np.argsort(-log_density[finite])
-    return draws[finite][order], log_density[finite][order]
-
-
-def explain_no_start(e_is_finite: np.ndarray, log_scale: np.ndarray) -> None:
-    """Say why no prior draw can start a chain."""
-    if not np.isfinite(log_scale).any():
+    draws, log_density, e_is_finite, smallest_scale = map(np.asarray, evaluate(model.data, jr.split(key, num_draws)))
+    not_positive = int((smallest_scale <= 0).sum())
+    if not_positive:
         raise InputError(
-            f"noise_scale is zero, negative or not finite at all of {len(log_scale)} prior draws: it must be positive, "
+            f"noise_scale is zero or negative at {not_positive} of {num_draws} prior draws: it must be positive, "
             "for example a LogNormal parameter or jnp.exp of one."
         )
+    finite = np.isfinite(log_density)
+    if finite.any():
+        return draws[finite][np.argsort(-log_density[finite])]
     if not e_is_finite.any():
         raise InputError(
-            f"forward returned NaN or infinity at all of {len(log_scale)} prior draws: check it at "
+            f"forward returned NaN or infinity at all of {num_draws} prior draws: check it at "
             'a draw of tr.prior(model), narrow the priors, or give init={"name": value, ...}.'
         )
     raise InputError(
-        f"the posterior density is zero at all of {len(log_scale)} prior draws: check the noise law and the priors, "
+        f"the posterior density is zero at all of {num_draws} prior draws: check the noise law and the priors, "
         'or give init={"name": value, ...}.'
     )
 
@@ -143,10 +139,12 @@ def find_start(model: Model, init: Any, key: Array, num_chains: int) -> Start:
     """Candidates for the chains' starting points, or an error that says why there are none."""
     if isinstance(init, str):
         if init == "auto":
-            return Start(prior_points(model, key, NUM_DRAWS)[0], is_rough=True)
+            return Start(prior_points(model, key, NUM_DRAWS), is_rough=True)
         if init == "prior":
-            u, _ = prior_points(model, key, 100 * num_chains)
-            return Start(np.asarray(jr.permutation(key, u))[np.resize(np.arange(len(u)), num_chains)], is_rough=False)
+            draw_key, choice_key = jr.split(key)
+            u = prior_points(model, draw_key, 100 * num_chains)
+            chosen = np.asarray(jr.permutation(choice_key, len(u)))
+            return Start(u[np.resize(chosen, num_chains)], is_rough=False)
         if init != "truth":
             raise InputError(
                 f'init="{init}" is unknown: use "auto", "prior", "truth", a dictionary of values or a trace.'

@@ -133,5 +133,6 @@ class Kernel:
 
         following = transition.start(integrator, jr.fold_in(chain.key, iteration), point, step_size)
         restarted = Chain(chain.key, iteration, following, averaging, step_size)
+        # A chain that is not active walks on unheard, and begins anew with the next stage.
         after = select(finished, restarted, chain._replace(trajectory=trajectory))
-        return select(is_active, after, chain), finished, Draw.of(point, info).pack()
+        return after, finished, Draw.of(point, info).pack()

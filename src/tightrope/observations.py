@@ -79,6 +79,10 @@ class Additive:
             residuals.append(e)
         return Lift(jnp.concatenate(residuals), log_scale, rounding)
 
+    def smallest_scale(self, params: Params) -> Array:
+        """The least of the noise scales, which must be positive."""
+        return jnp.stack([block.scales(params).min() for block in self.blocks]).min()
+
     def noise_log_density(self, params: Params, e: Array) -> Array:
         """Log density of each residual under its law, shape (m,)."""
         parts = zip(self.blocks, self.split(e), strict=True)
@@ -146,6 +150,9 @@ class General:
     def lift(self, params: Params, y: Array) -> Lift:
         e, slopes = self.slopes(params, y)
         return Lift(e, -jnp.log(jnp.abs(slopes)).sum(), EPSILON * jnp.max(jnp.abs(y * slopes)))
+
+    def smallest_scale(self, params: Params) -> Array:
+        return jnp.ones(())  # its sign does not matter here
 
     def noise_log_density(self, params: Params, e: Array) -> Array:
         return self.law(params).log_prob(e)

@@ -48,7 +48,8 @@ class HMC(NamedTuple):
         step = integrator.step(trajectory.leaf.state, trajectory.step_size)
         leaf = leaf_of(integrator, step, trajectory.initial_energy)
         counts = trajectory.counts.add(step)
-        done = leaf.failed | leaf.diverging | (counts.n_steps == self.num_steps)
+        # A high energy on the way is no reason to stop: seen from the other end it might not be one.
+        done = leaf.failed | (counts.n_steps == self.num_steps)
         return trajectory._replace(leaf=leaf, counts=counts, done=done)
 
     def finish(self, trajectory: Trajectory) -> tuple[Point, Info]:
