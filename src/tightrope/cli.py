@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import sys
 import warnings
@@ -16,14 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tightrope import plots
+from tightrope import plots, zoo
 from tightrope.diagnostics import SamplingWarning, findings, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
 from tightrope.results import NoDraws
 from tightrope.sampling import sample
 from tightrope.types import InputError
-from tightrope.zoo import MODELS, load
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,10 +49,11 @@ def root(
 def models() -> None:
     """List the posteriors that come along."""
     table = Table("name", "d", "m", "frame", "options", "description", box=None)
-    for name, module in MODELS.items():
-        model = load(name)
-        options = ", ".join(inspect.signature(module.load).parameters)
-        table.add_row(name, str(model.d), str(model.m), choose_frame(model.condition()), options, module.DESCRIPTION)
+    for name in zoo.MODELS:
+        model = zoo.load(name)
+        options = ", ".join(zoo.options(name))
+        frame = choose_frame(model.condition())
+        table.add_row(name, str(model.d), str(model.m), frame, options, zoo.description(name))
     console.print(table)
 
 
@@ -105,7 +104,7 @@ def run(
     """Sample a posterior, print a summary, and keep the draws if --out is given."""
     given = {"solver": solver, "force": force, "target_accept": target_accept, "step_size": step_size}
     chosen = method_of(method, **{name: value for name, value in given.items() if value is not None})
-    posterior = load(model, **({} if sigma is None else {"sigma": sigma}))
+    posterior = zoo.load(model, **({} if sigma is None else {"sigma": sigma}))
     if out is not None:
         prepare(out)
     with warnings.catch_warnings():

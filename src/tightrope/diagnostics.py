@@ -19,7 +19,12 @@ class SamplingWarning(UserWarning):
 
 
 def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFrame:
-    """Mean, spread, interval, R-hat and effective sample sizes of every parameter."""
+    """Mean, spread, interval, R-hat and effective sample sizes, by default of the model's quantities."""
+    if var_names is None:
+        posterior = trace.children["posterior"].dataset
+        # A list of one name comes back from a file as the name.
+        listed = [name for name in np.atleast_1d(posterior.attrs.get("quantities", [])) if name in posterior]
+        var_names = listed or None
     return arviz_stats.summary(trace, var_names=var_names, round_to="none").astype(float)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -72,9 +72,10 @@ class Model:
         dims: Mapping[str, Any] | None = None,
         name: str = "model",
         truth: Mapping[str, Any] | None = None,
+        quantities: Sequence[str] | None = None,
     ):
         jax.config.update("jax_enable_x64", True)
-        self.name, self.truth = name, truth
+        self.name, self.truth, self.documentation = name, truth, ""
         self.coords, self.dims = dict(coords or {}), dict(dims or {})
         self.derived = dict(derived or {})
         self.parameters = Parameters(priors)
@@ -84,6 +85,11 @@ class Model:
         clash = sorted(set(self.derived) & set(self.parameters.names))
         if clash:
             raise InputError(f"derived redefines the parameters {clash}: choose other names.")
+        # What summaries and warnings are about; by default everything.
+        self.quantities = list(quantities or (*self.parameters.names, *self.derived))
+        for key in self.quantities:
+            if key not in (*self.parameters.names, *self.derived):
+                raise InputError(f'quantities names "{key}", which is neither a parameter nor derived.')
 
         self.is_named = isinstance(observed, Mapping)
         self.observed = blocks_of("observed", observed)

@@ -70,6 +70,7 @@ def tree(model: Model, groups: Mapping[str, Mapping[str, Any]], attributes: Mapp
             result[name].attrs |= {
                 "tightrope_version": version("tightrope"),
                 "model": model.name,
+                "quantities": model.quantities,
                 **attributes,
             }
     return result

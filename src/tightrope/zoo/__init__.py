@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from tightrope.methods import one_of
@@ -10,14 +11,33 @@ from tightrope.models import Model
 from tightrope.types import InputError
 from tightrope.zoo import lotka_volterra, toy
 
-MODELS = {"toy": toy, "lotka-volterra": lotka_volterra}
+MODELS: dict[str, Callable[..., Model]] = {
+    "toy": toy.toy,
+    "lotka-volterra": lotka_volterra.lotka_volterra,
+}
 
 
-def load(name: str, **options: Any) -> Model:
-    """A posterior of the paper, such as `load("toy", sigma=0.01)`."""
+def options(name: str) -> list[str]:
+    """What `load` may be told about a posterior."""
+    return list(inspect.signature(MODELS[name]).parameters)
+
+
+def description(name: str) -> str:
+    """A posterior in a line."""
+    return documentation(name).splitlines()[0]
+
+
+def documentation(name: str) -> str:
+    """The equations of a posterior, the source of its data, and where it differs from the paper's print."""
+    return inspect.getdoc(MODELS[name]) or ""
+
+
+def load(name: str, **given: Any) -> Model:
+    """A posterior of the paper, such as `load("toy", sigma=0.01)`; its `documentation` says what it is."""
     one_of("model", name, MODELS)
-    known = inspect.signature(MODELS[name].load).parameters
-    for option in options:
-        if option not in known:
-            raise InputError(f"{option} is not an option of {name}: it takes {list(known) or 'none'}.")
-    return MODELS[name].load(**options)
+    for option in given:
+        if option not in options(name):
+            raise InputError(f"{option} is not an option of {name}: it takes {options(name) or 'none'}.")
+    model = MODELS[name](**given)
+    model.name, model.documentation = name, documentation(name)
+    return model

@@ -8,12 +8,13 @@ from tightrope.models import Model
 from tightrope.zoo.solvers import rk4
 from tightrope.zoo.tables import read_table
 
-DESCRIPTION = "hare and lynx pelts of 1900 to 1920, log-normal noise"
 STEPS_PER_YEAR = 10
 
 
-def load() -> Model:
-    """`x1' = (alpha - beta x2) x1`, `x2' = (-gamma + delta x1) x2`, in thousands of pelts and years.
+def lotka_volterra() -> Model:
+    """Hare and lynx pelts of 1900 to 1920, log-normal noise.
+
+    `x1' = (alpha - beta x2) x1`, `x2' = (-gamma + delta x1) x2`, in thousands of pelts and years.
 
     Both species are seen each year, with noise of their own on the log scale. The time step is a tenth of a
     year; the paper prints days, and the second equation with its signs changed.
@@ -45,5 +46,4 @@ def load() -> Model:
         observed=np.log(np.stack(pelts, axis=-1)),
         coords={"species": ["hare", "lynx"], "year": year.astype(int)},
         dims={"x0": ["species"], "sigma": ["species"], "y": ["year", "species"]},
-        name="lotka-volterra",
     )

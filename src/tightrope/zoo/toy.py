@@ -5,11 +5,11 @@ import numpyro.distributions as dist
 
 from tightrope.models import Model
 
-DESCRIPTION = "a closed loop in the plane that one datum leaves open"
 
+def toy(sigma: float = 0.1) -> Model:
+    """A closed loop in the plane that one datum leaves open.
 
-def load(sigma: float = 0.1) -> Model:
-    """`1 = th1^2 + th0^2 (th0^2 - 1/2) + sigma eta`, theta ~ N(0, I).
+    `1 = th1^2 + th0^2 (th0^2 - 1/2) + sigma eta`, theta ~ N(0, I).
 
     As sigma falls the posterior closes on a loop. Its moments are known by quadrature at any sigma.
     """
@@ -23,6 +23,5 @@ def load(sigma: float = 0.1) -> Model:
         forward=forward,
         noise_scale=sigma,
         observed=[1.0],
-        name="toy",
         truth={"theta": [0.0, 1.0]},
     )
