@@ -9,12 +9,13 @@ from typing import Any
 from tightrope.methods import one_of
 from tightrope.models import Model
 from tightrope.types import InputError
-from tightrope.zoo import fitzhugh_nagumo, hodgkin_huxley, lotka_volterra, soil, squid, toy
+from tightrope.zoo import fitzhugh_nagumo, hodgkin_huxley, lotka_volterra, poisson, soil, squid, toy
 
 MODELS: dict[str, Callable[..., Model]] = {
     "toy": toy.toy,
     "fitzhugh-nagumo": fitzhugh_nagumo.fitzhugh_nagumo,
     "hodgkin-huxley": hodgkin_huxley.hodgkin_huxley,
+    "poisson": poisson.poisson,
     "lotka-volterra": lotka_volterra.lotka_volterra,
     "soil-hn-t35": soil.soil_hn_t35,
     "soil-ak-t25": soil.soil_ak_t25,
