@@ -4,8 +4,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import jax.random as jr
+import numpyro.distributions as dist
 
+from tightrope.models import Conditioned
+from tightrope.parameters import Parameters
+from tightrope.state_space import Links
 from tightrope.types import Array, Lift
+
+DENSE = ["tall", "wide"]  # the frames that any model may have
 
 
 def sine(u):
@@ -63,9 +69,31 @@ class Small(NamedTuple):
 FORWARD = {"sine": (sine, 1, 1), "bend": (bend, 2, 4), "fold": (fold, 3, 2)}
 
 
+def chain(sigma, length=3):
+    """A crooked chain of states, each seen; bound to no data. The noise scale is inferred where sigma is None."""
+    priors = {"a": dist.Normal(0.0, 1.0)} | ({"s": dist.LogNormal(-1.0, 0.5)} if sigma is None else {})
+    scale = lambda phi: phi["s"] if sigma is None else sigma
+    predict = lambda x: x + 0.1 * x**3
+    links = Links(
+        Parameters(priors),
+        initial=lambda phi, nu: phi["a"] + nu,
+        transition=lambda phi, nu, x: jnp.sin(2 * x) + 0.5 * phi["a"] + 0.7 * nu,
+        observe=lambda phi, x, eta: predict(x) + scale(phi) * eta,
+        residual=lambda phi, x, y: (y - predict(x)) / scale(phi),
+        law=lambda phi: dist.Normal(0.0, 1.0),
+        shape=(length,),
+    )
+    everything = Parameters({**priors, "nu": dist.Normal(0.0, 1.0).expand([length])})
+    return Conditioned(everything, links, jnp.zeros(length))
+
+
 def exact_draw(key, name, sigma):
     """A draw of (u, eta) from prior and noise, and the model of the data that they make."""
     u_key, noise_key = jr.split(key)
+    if name == "chain":
+        blank = chain(sigma)
+        u = jr.normal(u_key, (blank.d,))
+        return u, blank._replace(y=blank.observations.simulate(noise_key, blank.parameters.values(u))["y"])
     blank = Small(name, sigma, jnp.zeros(FORWARD[name][2]))
     u, eta = jr.normal(u_key, (blank.d,)), jr.normal(noise_key, (blank.m,))
     return u, blank._replace(y=blank.predict(u) + blank.scale(u) * eta)

@@ -152,8 +152,8 @@ LONGER_PRIORS = {"a": dist.LogNormal(0.0, 0.5), "b": dist.Normal(0.0, 1.0).expan
 REFUSED = {
     "nan": (dict(forward=NAN), "auto", "forward returned NaN or infinity at all of"),
     "nan-prior": (dict(forward=NAN), "prior", "forward returned NaN or infinity at all of"),
-    "scale": (dict(noise_scale=lambda p: -p["a"]), "auto", "noise_scale is zero, negative or not finite at all of"),
-    "scale-zero": (dict(noise_scale=lambda p: 0 * p["a"]), "prior", "noise_scale is zero, negative or not finite"),
+    "scale": (dict(noise_scale=lambda p: -p["a"]), "auto", "noise_scale is zero or negative at 1000 of 1000"),
+    "scale-zero": (dict(noise_scale=lambda p: 0 * p["a"]), "prior", "noise_scale is zero or negative at"),
     "unknown": (dict(), "best", 'init="best" is unknown: use "auto", "prior", "truth"'),
     "kind": (dict(), 3.0, 'init must be "auto", "prior", "truth", a dictionary or a trace, not float'),
     "no-truth": (dict(), "truth", "this model does not know its true parameters"),

@@ -97,7 +97,7 @@ def crooked_force(model):
     return Approximate(jnp.array(0.3), 0.2 * jnp.ones(model.d), 0.1 * jnp.eye(model.d))
 
 
-MODEL_OF = {"tall": "bend", "wide": "fold"}
+MODEL_OF = {"tall": "bend", "wide": "fold", "markov": "chain"}
 TRANSITIONS = {"static": HMC(3, jitter=0.1), "nuts": NUTS(max_depth=3)}
 
 

@@ -32,12 +32,14 @@ LAYERS = """
     projection
     systems
     frames
+    state_space
     models
     checks
     observations
     parameters
     priors
     tails
+    kalman
     linalg
     types
 """

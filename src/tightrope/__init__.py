@@ -12,6 +12,7 @@ from tightrope.methods import LiftedHMC, LiftedNUTS  # noqa: E402
 from tightrope.models import Model  # noqa: E402
 from tightrope.results import predict, prior  # noqa: E402
 from tightrope.sampling import sample  # noqa: E402
+from tightrope.state_space import StateSpaceModel  # noqa: E402
 from tightrope.types import InputError  # noqa: E402
 
 __version__ = version("tightrope")
@@ -21,6 +22,7 @@ __all__ = [
     "LiftedNUTS",
     "Model",
     "SamplingWarning",
+    "StateSpaceModel",
     "predict",
     "prior",
     "sample",

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from tightrope.integrators import Integrator
 from tightrope.systems import Approximate
-from tightrope.types import Array, Point, State, Status
+from tightrope.types import Array
 
 GAMMA, T0, KAPPA = 0.05, 10.0, 0.75  # shrinkage, delay and forgetting, as in Stan
 
@@ -40,54 +38,33 @@ class DualAveraging(NamedTuple):
         return DualAveraging(log_step, log_average, error, updates, self.centre)
 
 
-LARGEST_STEP, SMALLEST_STEP = 2.0, 1e-8  # a leapfrog on a standard normal is unstable beyond 2
+# To begin with. On the lifted manifold of a whitened prior all lengths are about one, so there is nothing to search.
+FIRST_STEP_SIZE = 0.1
 
 
-class Search(NamedTuple):
-    """The state of the search for a first step size."""
+class Surrogate(NamedTuple):
+    """A stand-in for the log volume, and how well it stands."""
 
-    step_size: Array
-    grows: Array  # whether it goes up
-    is_good: Array  # whether the step size is accepted
-    is_new: Array  # nothing is known yet
-
-
-def initial_step_size(integrator: Integrator, key: Array, point: Point) -> Array:
-    """Double or halve until the acceptance of one step crosses 0.8; a failed step has acceptance zero."""
-    system = integrator.system
-
-    def acceptance(step_size: Array) -> Array:
-        state = State(point, system.draw_momentum(key, point))
-        step = integrator.step(state, step_size)
-        ratio = jnp.exp(system.energy(state) - system.energy(step.state))
-        return jnp.where((step.status == Status.OK) & jnp.isfinite(ratio), ratio, 0.0)
-
-    def searching(search: Search) -> Array:
-        in_range = (search.step_size < LARGEST_STEP) & (search.step_size > SMALLEST_STEP)
-        return search.is_new | (search.is_good == search.grows) & in_range
-
-    def double_or_halve(search: Search) -> Search:
-        factor = jnp.where(search.is_new, 1.0, jnp.where(search.grows, 2.0, 0.5))
-        step_size = search.step_size * factor
-        is_good = acceptance(step_size) > 0.8
-        return Search(step_size, jnp.where(search.is_new, is_good, search.grows), is_good, jnp.array(False))
-
-    yes = jnp.array(True)
-    return lax.while_loop(searching, double_or_halve, Search(jnp.array(0.25), yes, yes, yes)).step_size
+    force: Approximate
+    error: float  # standard deviation of the log volume around the fit
+    is_full: bool  # whether there were draws enough for all of the quadratic
 
 
-def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Approximate | None:
+DRAWS_PER_FEATURE = 3
+
+
+def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
     """Regress the log volume on u by a quadratic, or by less where there are few draws; None if too few.
 
     The scale's own gradient is then kept whole, since the fit covers the log volume's answer to it.
     """
     num_draws, d = u.shape
     rows, columns = np.triu_indices(d)
-    if num_draws < 5 * (1 + d + len(rows)):
+    if num_draws < DRAWS_PER_FEATURE * (1 + d + len(rows)):
         rows = columns = np.arange(d)
-    if num_draws < 5 * (1 + d + len(rows)):
+    if num_draws < DRAWS_PER_FEATURE * (1 + d + len(rows)):
         rows = columns = np.arange(0)
-    if num_draws < 5 * (1 + d):
+    if num_draws < DRAWS_PER_FEATURE * (1 + d):
         return None
     centre, spread = u.mean(0), u.std(0)
     has_moved = spread > 1e-8 * (1 + np.abs(centre))
@@ -101,4 +78,6 @@ def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Approximate | None:
     linear, upper = weights[1 : d + 1], np.zeros((d, d))
     upper[rows, columns] = weights[d + 1 :]
     quadratic = (upper + upper.T) / np.outer(spread, spread)
-    return Approximate(jnp.array(1.0), jnp.array(linear / spread - quadratic @ centre), jnp.array(quadratic))
+    force = Approximate(jnp.array(1.0), jnp.array(linear / spread - quadratic @ centre), jnp.array(quadratic))
+    rest = log_volume - features @ weights
+    return Surrogate(force, float(np.sqrt(rest @ rest / (num_draws - len(weights)))), len(rows) == d * (d + 1) // 2)

@@ -20,12 +20,14 @@ class SamplingWarning(UserWarning):
 
 def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFrame:
     """Mean, spread, interval, R-hat and effective sample sizes, by default of the model's quantities."""
+    posterior = trace.children["posterior"].dataset
     if var_names is None:
-        posterior = trace.children["posterior"].dataset
         # A list of one name comes back from a file as the name.
         listed = [name for name in np.atleast_1d(posterior.attrs.get("quantities", [])) if name in posterior]
-        var_names = listed or None
-    return arviz_stats.summary(trace, var_names=var_names, round_to="none").astype(float)
+        var_names = listed or [str(name) for name in posterior]
+    # One variable at a time: ArviZ puts wrong labels on a matrix whose axes another variable has in another order.
+    tables = [arviz_stats.summary(trace, var_names=[name], round_to="none") for name in var_names]
+    return pd.concat(tables).astype(float)
 
 
 def findings(trace: xr.DataTree) -> list[str]:

@@ -6,14 +6,15 @@ projection as an equation whose Jacobian at the start is the identity, so that o
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 
-from tightrope.linalg import orthonormalise
-from tightrope.types import EPSILON, Array, Lift, ResidualMap
+from tightrope.kalman import Chain, innovations, kalman_filter, log_det_gradient, residuals, response, solve, states
+from tightrope.linalg import dot, orthonormalise, small_cholesky, small_solve
+from tightrope.types import EPSILON, Array, Lift, LinkedMap, ResidualMap
 
 
 class Trial(NamedTuple):
@@ -35,6 +36,16 @@ class Equation(Protocol):
 
     def at(self, s: Array) -> Trial:
         """The trial point s."""
+
+    def newton(self, s: Array) -> tuple[Trial, Array]:
+        """The trial point s, and Newton's step from there."""
+
+
+def dense_newton(equation: Equation, s: Array) -> tuple[Trial, Array]:
+    """Newton's step by the whole Jacobian of rho."""
+    push = lambda direction: jax.jvp(equation.at, (s,), (direction,))
+    trial, slope = jax.vmap(push, out_axes=(None, -1))(jnp.eye(s.size))
+    return trial, -jnp.linalg.solve(slope.rho, trial.rho)
 
 
 class Frame(Protocol):
@@ -120,6 +131,9 @@ class TallEquation(NamedTuple):
         rho = shift @ across + (e - self.e) @ along - self.start
         return Trial(s, rho, jnp.abs(rho).max(), self.u + shift, e)
 
+    def newton(self, s: Array) -> tuple[Trial, Array]:
+        return dense_newton(self, s)
+
 
 class Wide(NamedTuple):
     """Many coordinates, few data: an orthonormal basis N of the normal space, from [-J^T; I] = N L^T."""
@@ -172,10 +186,160 @@ class WideEquation(NamedTuple):
         error = jnp.where(jnp.isfinite(u).all(), jnp.abs(gap).max(), jnp.nan)
         return Trial(s, gap @ along, error, u, e)
 
+    def newton(self, s: Array) -> tuple[Trial, Array]:
+        return dense_newton(self, s)
 
-FRAMES: dict[str, type[Frame]] = {"tall": Tall, "wide": Wide}
+
+class Markov(NamedTuple):
+    """A chain of states, each seen: a basis of the normal space as a Kalman filter, and a few columns beside it.
+
+    With u = (v, nu), v the few coordinates that all links share: I + J J^T = K (I + V V^T) K^T, where K K^T is
+    the part of nu and K V = de/dv. The rows of R = K^-1 [-J, I] span the normal space, and R R^T = I + V V^T.
+    """
+
+    chain: Chain
+    gain: Array  # of the Kalman filter, shape (T, n, n)
+    whitener: Array  # inverse factor of the covariance of the innovations, shape (T, n, n)
+    shared: Array  # V, shape (m, k)
+    weights: Array  # the upper part of an orthonormal basis of [I; V], shape (k, k)
+    tilt: Array  # its lower part, shape (m, k)
+    log_volume: Array
+
+    @staticmethod
+    def linearise(model: LinkedMap, u: Array) -> tuple[Lift, Array, Markov]:
+        lift, pull = jax.vjp(model.lift, u)
+        (log_scale_gradient,) = pull(Lift(jnp.zeros(model.m), jnp.ones(()), jnp.zeros(())))
+        return lift, log_scale_gradient, Markov.of(*model.links(u))
+
+    @staticmethod
+    def of(chain: Chain, shared_drive: Array, shared_view: Array) -> Markov:
+        """The frame of a chain and of what the shared coordinates do to its states and residuals, (T, n, k)."""
+        k = shared_drive.shape[-1]
+        filter = kalman_filter(chain, chain)
+        factor = jax.vmap(small_cholesky)(filter.spread)
+        whitener = jax.vmap(lambda a: small_solve(a, jnp.eye(len(a))))(factor)
+        through = lambda push, view: whitener_of(chain, filter.left_gain, whitener, -view, push)
+        shared = -jax.vmap(through, -1, -1)(shared_drive, shared_view)
+        basis, log_volume = orthonormalise(jnp.concatenate([jnp.eye(k), shared]))
+        log_volume += jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)).sum()
+        return Markov(chain, filter.left_gain, whitener, shared, basis[:k], basis[k:], log_volume)
+
+    def split(self, vector: Array) -> tuple[Array, Array, Array]:
+        """The parts of an ambient vector along v, nu (T, q) and e (T, n)."""
+        length, n, q = self.chain.drive.shape
+        k = self.shared.shape[1]
+        return vector[:k], vector[k : k + length * q].reshape(length, q), vector[k + length * q :].reshape(length, n)
+
+    def rows(self, vector: Array) -> Array:
+        """R times an ambient vector."""
+        along_v, along_nu, along_e = self.split(vector)
+        push = (self.chain.drive @ along_nu[..., None])[..., 0]
+        return self.whiten(along_e, push) - self.shared @ along_v
+
+    def whiten(self, e: Array, push: Array) -> Array:
+        return whitener_of(self.chain, self.gain, self.whitener, e, push)
+
+    def normal(self, s: Array) -> Array:
+        """R^T s."""
+        length, n, q = self.chain.drive.shape
+        ambient = jax.ShapeDtypeStruct((self.shared.shape[1] + length * (q + n),), s.dtype)
+        return jax.linear_transpose(self.rows, ambient)(s)[0]
+
+    def settle(self, s: Array) -> Array:
+        """inverse(R R^T) s."""
+        return s - self.tilt @ (s @ self.tilt)
+
+    def draw(self, key: Array) -> Array:
+        length, n, q = self.chain.drive.shape
+        return self.tangent(jr.normal(key, (self.shared.shape[1] + length * (q + n),)))
+
+    def tangent(self, vector: Array) -> Array:
+        return vector - self.normal(self.settle(self.rows(vector)))
+
+    def log_volume_gradient(self, model: LinkedMap, u: Array) -> Array:
+        # d(1/2 log det M) is the mean of e . dJ (v, nu) over (v, nu) ~ N(0, M^-1): the spread of nu given v is
+        # the filter's; that of v is the sum over k paths, one for each column of the tilt.
+        (chain, drive, _), pull = jax.vjp(model.links, u)
+
+        def path(weights: Array, tilt: Array) -> tuple[Chain, Array, Array]:
+            _, nu, e = self.split(self.normal(tilt))
+            push = jax.vmap(dot)(chain.drive, nu) + drive @ weights
+            x = states(chain, push)
+            (a,) = jax.linear_transpose(lambda push: states(chain, push), push)(jax.vmap(jnp.matmul)(e, chain.view))
+            before = jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
+            outer = jax.vmap(jnp.outer)
+            along = lambda left: left[..., None] * weights
+            return Chain(outer(a, before), outer(a, nu), outer(e, x)), along(a), along(e)
+
+        paths = jax.vmap(path, (1, 1))(self.weights, self.tilt)
+        slopes, along_drive, along_view = jax.tree.map(lambda leaf: leaf.sum(0), paths)
+        slopes = jax.tree.map(jnp.add, slopes, log_det_gradient(chain))
+        return pull((slopes, along_drive, along_view))[0]
+
+    def equation(self, model: LinkedMap, u: Array, e: Array, move: Array) -> Equation:
+        return MarkovEquation(model, self, u + move[: model.d], e + move[model.d :])
+
+
+def whitener_of(chain: Chain, gain: Array, whitener: Array, e: Array, push: Array) -> Array:
+    """K^-1 (e - response(chain, push)), shape (m,)."""
+    return (whitener @ innovations(chain, gain, e, push)[..., None]).ravel()
+
+
+class MarkovEquation(NamedTuple):
+    """rho(s) = inverse(R R^T) K^-1 (e(u(s)) - e(s)) with q(s) = q + move - R^T s."""
+
+    model: LinkedMap
+    frame: Markov
+    u: Array  # after the tangent move
+    e: Array  # after the tangent move
+
+    @property
+    def start(self) -> Array:
+        return jnp.zeros(self.model.m)
+
+    def gap(self, s: Array) -> tuple[Array, Array, Array]:
+        """What is left over in e, and the trial point."""
+        normal, d = self.frame.normal(s), self.model.d
+        u = self.u - normal[:d]
+        e = self.model.lift(u).e
+        return e - self.e + normal[d:], u, e
+
+    def at(self, s: Array) -> Trial:
+        gap, u, e = self.gap(s)
+        rho = self.frame.settle(self.frame.rows(jnp.concatenate([jnp.zeros_like(u), gap])))
+        error = jnp.where(jnp.isfinite(u).all(), jnp.abs(gap).max(), jnp.nan)
+        return Trial(s, rho, error, u, e)
+
+    def newton(self, s: Array) -> tuple[Trial, Array]:
+        """Solves (I + J(s) J^T) l = -gap by the filter of two chains, and returns K^T l."""
+        trial, frame = self.at(s), self.frame
+        gap = trial.e - self.e + frame.normal(s)[self.model.d :]
+        here, drive, view = self.model.links(trial.u)
+        shape = view.shape[:2]
+        filter = kalman_filter(here, frame.chain)
+        solve_here = lambda e: solve(here, frame.chain, filter, e.reshape(shape)).ravel()
+        # The shared coordinates add the few columns de/dv at both ends: Woodbury's identity.
+        colour = lambda s: residuals(frame.chain, frame.gain, unwhiten(frame.whitener, s.reshape(shape))).ravel()
+        there = (jax.vmap(lambda push: response(here, push), -1, -1)(drive) + view).reshape(self.model.m, -1)
+        columns = jax.vmap(solve_here, 1, 1)(there)
+        first = solve_here(gap)
+        back = jax.linear_transpose(colour, s)  # K^T
+        weights = lambda l: frame.shared.T @ back(l)[0]
+        small = jnp.eye(columns.shape[1]) + jax.vmap(weights, 1, 1)(columns)
+        l = first - columns @ jnp.linalg.solve(small, weights(first))
+        return trial, -back(l)[0]
+
+
+def unwhiten(whitener: Array, s: Array) -> Array:
+    """The innovations that a whitener makes s of."""
+    return jax.vmap(small_solve)(whitener, s[..., None])[..., 0]
+
+
+FRAMES: dict[str, type[Any]] = {"tall": Tall, "wide": Wide, "markov": Markov}  # each a Frame
 
 
 def choose_frame(model: ResidualMap) -> str:
     """The name of the frame whose factor is the smaller."""
+    if getattr(model, "has_links", False):
+        return "markov"
     return "tall" if model.d < model.m else "wide"

@@ -12,11 +12,13 @@ import numpy as np
 import xarray as xr
 from jax import lax
 
+from tightrope.frames import FRAMES, choose_frame
 from tightrope.models import Conditioned, Model
-from tightrope.types import Array, InputError, select
+from tightrope.types import Array, InputError, Lift, select
 
 NUM_DRAWS = 1000  # prior draws to choose from
 NUM_REFINED = 32  # of them, how many are refined
+MAX_NUMBERS = 10**7  # in all draws, where a model is large
 MAX_ITERATIONS = 100
 
 
@@ -30,29 +32,58 @@ class Fit(NamedTuple):
     settled: Array  # how many iterations in a row have gained next to nothing
 
 
+class Scaled(NamedTuple):
+    """A residual map with its residuals multiplied."""
+
+    model: Conditioned
+    factor: Array
+
+    @property
+    def d(self) -> int:
+        return self.model.d
+
+    @property
+    def m(self) -> int:
+        return self.model.m
+
+    def lift(self, u: Array) -> Lift:
+        lift = self.model.lift(u)
+        return lift._replace(e=self.factor * lift.e)
+
+    def links(self, u: Array) -> Any:
+        chain, drive, view = self.model.links(u)
+        return chain._replace(view=self.factor * chain.view), drive, self.factor * view
+
+
 def refine(model: Conditioned, u: Array, key: Array) -> Array:
     """Descend from a prior draw u to where the data are explained, near u.
 
-    The target is randomised: 1/2 |v - u|^2 + 1/2 |e(v) - noise|^2 + log_scale(v). For a linear model its
-    minimisers are draws of the posterior, so starts spread along what the data leave open.
+    The target is randomised: 1/2 |v - u|^2 + 1/2 |e(v) - noise|^2 + log_scale(v) + log_volume(v). For a linear
+    model its minimisers are draws of the posterior, so starts spread along what the data leave open.
     """
-    noise = jr.normal(key, (model.m,))
+    frame, noise = FRAMES[choose_frame(model)], jr.normal(key, (model.m,))
+    # With few coordinates the log volume is -d / m of the log scale, near enough, and needs no second derivatives.
+    # With many it decides between noise that explains the data and noise that need not.
+    is_tall = model.d < model.m
+    scale_weight = 1 - model.d / model.m if is_tall else 1.0
 
     def energy(v: Array) -> Array:
         lift = model.lift(v)
-        value = 0.5 * jnp.sum((v - u) ** 2) + 0.5 * jnp.sum((lift.e - noise) ** 2) + lift.log_scale
+        value = 0.5 * jnp.sum((v - u) ** 2) + 0.5 * jnp.sum((lift.e - noise) ** 2) + scale_weight * lift.log_scale
+        if not is_tall:
+            value += frame.linearise(model, v)[2].log_volume
         return jnp.where(jnp.isfinite(value), value, jnp.inf)
 
     def step(fit: Fit) -> Fit:
-        v = fit.u
-        push = lambda direction: jax.jvp(model.lift, (v,), (direction,))
-        lift, slope = jax.vmap(push, out_axes=(None, -1))(jnp.eye(model.d))
-        gradient = (v - u) + (lift.e - noise) @ slope.e + slope.log_scale
-        # The square root of the curvature 1 + damping + J^T J, not the curvature itself: see linalg.orthonormalise.
-        root = jnp.concatenate([jnp.sqrt(1 + fit.damping) * jnp.eye(model.d), slope.e])
-        upper = jnp.linalg.qr(root, mode="r")
-        solve = jax.scipy.linalg.solve_triangular
-        candidate = v - solve(upper, solve(upper, gradient, trans=1))
+        # The u-part of a tangent projection is inverse(I + J^T J) (along_u + J^T along_e): the step of Levenberg and
+        # Marquardt in any frame, once the residuals are divided by the root of the damping.
+        v, root = fit.u, jnp.sqrt(1 + fit.damping)
+        lift, log_scale_gradient, tangent_space = frame.linearise(Scaled(model, 1 / root), v)
+        along_u = v - u + scale_weight * log_scale_gradient
+        if not is_tall:
+            along_u += frame.linearise(model, v)[2].log_volume_gradient(model, v)
+        along_e = root * (root * lift.e - noise)
+        candidate = v - tangent_space.tangent(jnp.concatenate([along_u, along_e]))[: model.d] / root**2
         value = energy(candidate)
         is_better = value < fit.energy
         gain = jnp.where(is_better, fit.energy - value, 0.0)
@@ -107,18 +138,26 @@ def prior_points(model: Model, key: Array, num_draws: int) -> np.ndarray:
 def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> np.ndarray:
     """The best prior draws, refined; chains are spread over those that are as good as the best, give or take."""
     noise_key, choice_key = jr.split(key)
-    u = u[: max(NUM_REFINED, 2 * num_chains)]
+    u = u[: max(min(NUM_REFINED, len(u) // 4), 2 * num_chains)]
 
     @jax.jit
     def descend(y: Array, u: Array, keys: Array) -> Any:
         conditioned = model.condition(y)
-        refined = jax.vmap(lambda u, key: refine(conditioned, u, key))(u, keys)
-        return refined, jax.vmap(conditioned.log_density)(refined)
+        frame = FRAMES[choose_frame(conditioned)]
 
+        def at(u: Array, key: Array) -> tuple[Array, Array]:
+            refined = refine(conditioned, u, key)
+            log_volume = frame.linearise(conditioned, refined)[2].log_volume
+            return refined, conditioned.log_density(refined) - log_volume
+
+        # One after the other: each stops when it has settled, and loops over few numbers are what XLA does best.
+        return lax.map(lambda start: at(*start), (u, keys))
+
+    # On the manifold: the density of u alone is the higher the less noise there is, whatever its share of the mass.
     refined, log_density = map(np.asarray, descend(model.data, u, jr.split(noise_key, len(u))))
     log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
     # Among draws of a posterior the log density varies by about sqrt(d + m) / 2 around its mean.
-    allowance = 10 + model.d + 2 * np.sqrt(model.m)
+    allowance = 10 + 3 * np.sqrt(model.d + model.m)
     good = np.flatnonzero(log_density >= log_density.max() - allowance)
     order = np.asarray(jr.permutation(choice_key, good))
     return refined[np.resize(order, num_chains)]
@@ -139,7 +178,8 @@ def find_start(model: Model, init: Any, key: Array, num_chains: int) -> Start:
     """Candidates for the chains' starting points, or an error that says why there are none."""
     if isinstance(init, str):
         if init == "auto":
-            return Start(prior_points(model, key, NUM_DRAWS), is_rough=True)
+            num_draws = min(NUM_DRAWS, MAX_NUMBERS // (model.d + model.m))
+            return Start(prior_points(model, key, max(num_draws, 4 * num_chains)), is_rough=True)
         if init == "prior":
             draw_key, choice_key = jr.split(key)
             u = prior_points(model, draw_key, 100 * num_chains)

@@ -14,13 +14,12 @@ import jax.random as jr
 import numpy as np
 from jax import lax
 
-from tightrope.adaptation import DualAveraging, initial_step_size
+from tightrope.adaptation import DualAveraging
 from tightrope.methods import Method
 from tightrope.models import Model
 from tightrope.types import Array, Info, Point, select
 
 CAPACITY = 500  # steps per call at the most, and so draws
-STEP_SIZE_STREAM = 2**31  # beyond any iteration
 
 
 class Chain(NamedTuple):
@@ -72,17 +71,14 @@ class Kernel:
     def __init__(self, model: Model, method: Method, num_warmup: int):
         self.model, self.method, self.num_warmup = model, method, num_warmup
         self.begin = jax.jit(self._begin)
-        self.find_step_size = jax.jit(self._find_step_size)
         self.advance = jax.jit(self._advance, donate_argnums=2)
 
     def integrator(self, y: Array, force: Any):
         return self.method.integrator(self.model.condition(y), force)
 
-    def _find_step_size(self, y: Array, force: Any, keys: Array, u: Array) -> Array:
-        """A first step size for each chain."""
-        integrator = self.integrator(y, force)
-        find = lambda key, u: initial_step_size(integrator, jr.fold_in(key, STEP_SIZE_STREAM), integrator.system.at(u))
-        return jax.vmap(find)(keys, u)
+    def is_early(self, iteration: Array) -> Array:
+        """Whether the step size is still far from adapted, and the force perhaps not yet fitted."""
+        return iteration < self.num_warmup // 4
 
     def _begin(self, y: Array, force: Any, keys: Array, u: Array, iteration: Array, step_size: Array) -> Chain:
         """Chains at u, about to begin a transition."""
@@ -90,7 +86,8 @@ class Kernel:
 
         def begin(key: Array, u: Array, step_size: Array) -> Chain:
             point = integrator.system.at(u)
-            trajectory = self.method.transition.start(integrator, jr.fold_in(key, iteration), point, step_size)
+            start_key, is_early = jr.fold_in(key, iteration), self.is_early(iteration)
+            trajectory = self.method.transition.start(integrator, start_key, point, step_size, is_early)
             return Chain(key, iteration, trajectory, DualAveraging.begin(step_size), step_size)
 
         return jax.vmap(begin)(keys, u, step_size)
@@ -131,7 +128,8 @@ class Kernel:
         is_adapting = (chain.iteration < self.num_warmup) & (method.step_size is None)
         step_size = jnp.where(is_adapting, adapted, chain.step_size)
 
-        following = transition.start(integrator, jr.fold_in(chain.key, iteration), point, step_size)
+        start_key, is_early = jr.fold_in(chain.key, iteration), self.is_early(iteration)
+        following = transition.start(integrator, start_key, point, step_size, is_early)
         restarted = Chain(chain.key, iteration, following, averaging, step_size)
         # A chain that is not active walks on unheard, and begins anew with the next stage.
         after = select(finished, restarted, chain._replace(trajectory=trajectory))

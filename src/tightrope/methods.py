@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tightrope.frames import FRAMES, choose_frame
 from tightrope.integrators import ConstrainedLeapfrog
 from tightrope.projection import SOLVERS, Solver
-from tightrope.systems import Approximate, Lifted, cheap_force
+from tightrope.systems import Approximate, Lifted, cheap_force, surrogate_force
 from tightrope.transitions import HMC, NUTS, Transition
 from tightrope.types import InputError, ResidualMap
 
@@ -37,7 +37,7 @@ class Lifting:
 
     solver: str = "broyden"  # newton, symmetric or broyden
     force: str = "auto"  # exact, cheap, surrogate, or auto: surrogate where d < m, else exact
-    frame: str = "auto"  # tall or wide
+    frame: str = "auto"  # tall, wide, or markov for a state space model
     target_accept: float = 0.8
     step_size: float | None = None  # a given step size is not adapted
     shared_step_size: bool = False  # after warm-up, all chains take the geometric mean of their step sizes
@@ -58,6 +58,8 @@ class Lifting:
             raise InputError(f"max_iterations={self.max_iterations} must be at least 1.")
 
     def frame_name(self, model: ResidualMap) -> str:
+        if self.frame == "markov" and not getattr(model, "has_links", False):
+            raise InputError('frame="markov" is for a tr.StateSpaceModel: use "auto".')
         return choose_frame(model) if self.frame == "auto" else self.frame
 
     def force_name(self, model: ResidualMap) -> str:
@@ -67,7 +69,10 @@ class Lifting:
 
     def initial_force(self, model: ResidualMap) -> Approximate | None:
         """The force to begin warm-up with; None is the exact one."""
-        return None if self.force_name(model) == "exact" else cheap_force(model)
+        name = self.force_name(model)
+        if name == "exact":
+            return None
+        return cheap_force(model) if name == "cheap" else surrogate_force(model)
 
     def integrator(self, model: ResidualMap, force: Approximate | None) -> ConstrainedLeapfrog:
         solver = Solver(self.solver, self.tolerance, self.max_iterations, self.reverse_tolerance)

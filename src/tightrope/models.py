@@ -22,7 +22,7 @@ class Conditioned(NamedTuple):
     """A model bound to data: a ResidualMap. The data are an argument, so that they may be traced."""
 
     parameters: Parameters
-    observations: Additive | General
+    observations: Any  # Additive, General or the links of a state space model
     y: Array
 
     @property
@@ -41,6 +41,15 @@ class Conditioned(NamedTuple):
 
     def lift(self, u: Array) -> Lift:
         return self.observations.lift(self.parameters.values(u), self.y)
+
+    @property
+    def has_links(self) -> bool:
+        """Whether the residuals are those of a chain of states."""
+        return hasattr(self.observations, "links")
+
+    def links(self, u: Array) -> Any:
+        """The derivatives of the chain, link by link."""
+        return self.observations.links(u, self.y)
 
     def log_density(self, u: Array) -> Array:
         lift = self.lift(u)
@@ -74,23 +83,7 @@ class Model:
         truth: Mapping[str, Any] | None = None,
         quantities: Sequence[str] | None = None,
     ):
-        jax.config.update("jax_enable_x64", True)
-        self.name, self.truth, self.documentation = name, truth, ""
-        self.coords, self.dims = dict(coords or {}), dict(dims or {})
-        self.derived = dict(derived or {})
-        self.parameters = Parameters(priors)
-        self.abstract_params = {
-            key: jax.ShapeDtypeStruct(shape, jnp.float64) for key, shape in self.parameters.shapes.items()
-        }
-        clash = sorted(set(self.derived) & set(self.parameters.names))
-        if clash:
-            raise InputError(f"derived redefines the parameters {clash}: choose other names.")
-        # What summaries and warnings are about; by default everything.
-        self.quantities = list(quantities or (*self.parameters.names, *self.derived))
-        for key in self.quantities:
-            if key not in (*self.parameters.names, *self.derived):
-                raise InputError(f'quantities names "{key}", which is neither a parameter nor derived.')
-
+        self.describe(priors, derived, coords, dims, name, truth, quantities)
         self.is_named = isinstance(observed, Mapping)
         self.observed = blocks_of("observed", observed)
         self.mask = masks_of(mask, self.observed)
@@ -107,11 +100,30 @@ class Model:
             for argument, value in replaced.items():
                 if value is not None:
                     raise InputError(f"residual replaces {argument}: give one or the other.")
-            self.observations: Additive | General = self.general(residual, generate, noise)
+            self.observations: Any = self.general(residual, generate, noise)
         else:
             self.observations = self.additive(forward, noise_scale, noise, noise_cov, noise_tril)
         for key, function in self.derived.items():
             trace_or_refuse(f'derived["{key}"]', function, self.abstract_params)
+
+    def describe(self, priors, derived, coords, dims, name, truth, quantities) -> None:
+        """Note what the model is about, apart from its data."""
+        jax.config.update("jax_enable_x64", True)
+        self.name, self.truth, self.documentation = name, truth, ""
+        self.coords, self.dims = dict(coords or {}), dict(dims or {})
+        self.derived = dict(derived or {})
+        self.parameters = Parameters(priors)
+        self.abstract_params = {
+            key: jax.ShapeDtypeStruct(shape, jnp.float64) for key, shape in self.parameters.shapes.items()
+        }
+        clash = sorted(set(self.derived) & set(self.parameters.names))
+        if clash:
+            raise InputError(f"derived redefines the parameters {clash}: choose other names.")
+        # What summaries and warnings are about; by default everything.
+        self.quantities = list(quantities or (*self.parameters.names, *self.derived))
+        for key in self.quantities:
+            if key not in (*self.parameters.names, *self.derived):
+                raise InputError(f'quantities names "{key}", which is neither a parameter nor derived.')
 
     @property
     def d(self) -> int:

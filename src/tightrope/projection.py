@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -29,9 +28,8 @@ class Newton(NamedTuple):
         return None
 
     def look(self, equation: Equation, memory: None, before: Trial, step: Array) -> tuple[Trial, None, Array]:
-        push = lambda direction: jax.jvp(equation.at, (before.s + step,), (direction,))
-        trial, slope = jax.vmap(push, out_axes=(None, -1))(jnp.eye(step.size))
-        return trial, None, -jnp.linalg.solve(slope.rho, trial.rho)
+        trial, step = equation.newton(before.s + step)
+        return trial, None, step
 
 
 class Symmetric(NamedTuple):

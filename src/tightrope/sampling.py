@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from tightrope import diagnostics, results
-from tightrope.adaptation import fit_log_volume
+from tightrope.adaptation import FIRST_STEP_SIZE, fit_log_volume
 from tightrope.initialise import find_start
 from tightrope.kernel import CAPACITY, Draw, Kernel
 from tightrope.methods import Method, method_of
@@ -25,6 +25,8 @@ from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.types import InputError
 
+# A stand-in that misses the log volume by this much on average costs acceptance that no smaller step brings back.
+MAX_SURROGATE_ERROR = 0.25
 SECONDS_PER_CALL = 0.2  # how long a compiled call should take; it changes no draw
 
 
@@ -32,7 +34,6 @@ class Compiled(NamedTuple):
     """The functions of the kernel, ready to run."""
 
     begin: Any
-    find_step_size: Any  # None where the step size is given
     advance: Any
 
 
@@ -65,6 +66,7 @@ class Run:
         self.num_groups = min(cores, chains)
         self.stopped = threading.Event()
         self.steps_per_call = 1
+        self.compile_times: list[float] = []
         self.compile_time = self.warmup_time = self.sampling_time = 0.0
 
     def begin(self, init: Any) -> None:
@@ -78,10 +80,11 @@ class Run:
             compiling = {width: pool.submit(self.compile, keys[:width]) for width in widths}
             u = start.refined(self.model, refine_key, self.num_chains)
             self.compiled = {width: future.result() for width, future in compiling.items()}
+        self.compile_time = max(self.compile_times)  # of those that went on side by side
         self.groups = [Group(range(a, b), keys[a:b], u[a:b]) for a, b in pairwise(bounds)]
 
     def compile(self, keys: Any) -> Compiled:
-        """The three functions of the kernel for groups of one size."""
+        """The functions of the kernel for groups of one size."""
         started = time.perf_counter()
         width, zero = len(keys), jnp.array(0)
         u, step_size = jnp.zeros((width, self.model.d)), jnp.ones(width)
@@ -90,38 +93,27 @@ class Run:
         with ThreadPoolExecutor(1) as pool:
             advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.force, chains, zero, zero).compile())
             begin = self.kernel.begin.lower(*begin_args).compile()
-            find = None
-            if self.method.step_size is None:
-                find = self.kernel.find_step_size.lower(self.y, self.force, keys, u).compile()
-            compiled = Compiled(begin, find, advance.result())
-        self.compile_time = max(self.compile_time, time.perf_counter() - started)
+            compiled = Compiled(begin, advance.result())
+        self.compile_times.append(time.perf_counter() - started)
         return compiled
-
-    def first_step_sizes(self) -> np.ndarray:
-        if self.method.step_size is not None:
-            return np.full(self.num_chains, float(self.method.step_size))
-        found = [
-            self.compiled[len(group.index)].find_step_size(self.y, self.force, group.keys, jnp.asarray(group.u))
-            for group in self.groups
-        ]
-        return np.concatenate([np.asarray(sizes) for sizes in found])
 
     def sample(self, progress: Progress) -> None:
         """Warm up in stages, then draw."""
-        started = time.perf_counter()
-        step_sizes = self.first_step_sizes()
-        fits_force = self.force is not None and self.method.force_name(self.model.condition()) == "surrogate"
-        stages = [self.num_warmup // 4, self.num_warmup // 2] if fits_force else []
+        started, compiled_in = time.perf_counter(), self.compile_time
+        given = self.method.step_size
+        step_sizes = np.full(self.num_chains, FIRST_STEP_SIZE if given is None else float(given))
+        force_name = self.method.force_name(self.model.condition())
+        stages = [self.num_warmup // 4, self.num_warmup // 2] if force_name == "surrogate" else []
         start = 0
         for stop in [*stages, self.num_warmup]:
             if stop > start and not self.stopped.is_set():
                 step_sizes = self.stage(progress, start, stop, step_sizes)
-                if stop in stages and not self.stopped.is_set():
-                    self.fit_force(start, stop)
+                if stop in stages and self.force is not None and not self.stopped.is_set():
+                    self.fit_force(progress, start, stop)
                 start = stop
         if self.method.shared_step_size:
             step_sizes = np.full_like(step_sizes, np.exp(np.log(step_sizes).mean()))
-        self.warmup_time = time.perf_counter() - started
+        self.warmup_time = time.perf_counter() - started - (self.compile_time - compiled_in)
         started = time.perf_counter()
         if not self.stopped.is_set():
             self.stage(progress, self.num_warmup, self.num_warmup + self.num_draws, step_sizes)
@@ -176,15 +168,20 @@ class Run:
         if group.iterations.min() >= stop:
             group.u = np.stack([rows[-1][-1, : self.model.d] for rows in group.rows])
 
-    def fit_force(self, start: int, stop: int) -> None:
-        """Replace the force's stand-in for the log volume by a fit to the second half of a stage."""
-        rows = [
-            group.draws(chain)[(start + stop) // 2 : stop] for group in self.groups for chain in range(len(group.index))
-        ]
-        draws = Draw.unpack(np.concatenate(rows))
+    def fit_force(self, progress: Progress, start: int, stop: int) -> None:
+        """Replace the force's stand-in for the log volume by a fit to a stage; by the truth, where none fits."""
+        first = stop // 2 if start == 0 else start
+        draws = Draw.unpack(np.concatenate([rows[first:stop] for rows in self.draws()]))
         fitted = fit_log_volume(draws.u, draws.log_volume)
-        if fitted is not None:
-            self.force = fitted
+        if fitted is None:
+            return
+        self.force = fitted.force
+        if self.method.force == "auto" and fitted.is_full and fitted.error > MAX_SURROGATE_ERROR:
+            progress.say("The log volume is not quadratic: compiling again, for its exact gradient ...")
+            self.force = None
+            self.compile_times.clear()
+            self.compiled = {width: self.compile(jr.split(self.key, width)) for width in self.compiled}
+            self.compile_time += sum(self.compile_times)
 
     def draws(self) -> list[np.ndarray]:
         """The rows of every chain, in order."""

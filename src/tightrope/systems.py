@@ -36,17 +36,24 @@ class Approximate(NamedTuple):
     """
 
     scale_weight: Array
-    linear: Array
-    quadratic: Array
+    linear: Array | None = None
+    quadratic: Array | None = None
 
     def log_volume_gradient(self, u: Array, log_scale_gradient: Array) -> Array:
-        return (self.scale_weight - 1) * log_scale_gradient + self.linear + self.quadratic @ u
+        gradient = (self.scale_weight - 1) * log_scale_gradient
+        if self.linear is not None and self.quadratic is not None:
+            gradient += self.linear + self.quadratic @ u
+        return gradient
 
 
 def cheap_force(model: ResidualMap) -> Approximate:
     """The log volume is -min(d, m) log s, were all else constant; no more than that."""
-    d = model.d
-    return Approximate(jnp.array(max(0.0, 1 - d / model.m)), jnp.zeros(d), jnp.zeros((d, d)))
+    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)))
+
+
+def surrogate_force(model: ResidualMap) -> Approximate:
+    """The cheap force, with room for a fit."""
+    return cheap_force(model)._replace(linear=jnp.zeros(model.d), quadratic=jnp.zeros((model.d, model.d)))
 
 
 class Lifted(NamedTuple):

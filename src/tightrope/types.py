@@ -53,6 +53,13 @@ class ResidualMap(Protocol):
         """The residual at u."""
 
 
+class LinkedMap(ResidualMap, Protocol):
+    """The residual map of a chain of states: what the markov frame asks of it besides."""
+
+    def links(self, u: Array) -> Any:
+        """The chain's derivatives at u, and what the shared coordinates do to states and residuals, (T, n, k)."""
+
+
 class Point(NamedTuple):
     """All that a trajectory needs to know at a position; computed once, then carried."""
 

@@ -14,8 +14,10 @@ from tightrope.types import Array, Info, Point, State, Status, Step
 class Transition(Protocol):
     """A kernel that leaves the system's law invariant; its trajectories are pytrees with a flag `done`."""
 
-    def start(self, integrator: Integrator, key: Array, point: Point, step_size: Array) -> Any:
-        """A trajectory that has not moved yet."""
+    def start(
+        self, integrator: Integrator, key: Array, point: Point, step_size: Array, is_early: Array | bool = False
+    ) -> Any:
+        """A trajectory that has not moved yet; one that is early in warm-up is to be short."""
 
     def advance(self, integrator: Integrator, trajectory: Any) -> Any:
         """The trajectory after one more integrator step."""

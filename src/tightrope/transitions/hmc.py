@@ -30,7 +30,9 @@ class HMC(NamedTuple):
     num_steps: int
     jitter: float = 0.0  # the step size varies by this fraction, up and down, between trajectories
 
-    def start(self, integrator: Integrator, key: Array, point: Point, step_size: Array) -> Trajectory:
+    def start(
+        self, integrator: Integrator, key: Array, point: Point, step_size: Array, is_early: Array | bool = False
+    ) -> Trajectory:
         momentum_key, jitter_key, accept_key = jr.split(key, 3)
         state = State(point, integrator.system.draw_momentum(momentum_key, point))
         no, zero = jnp.array(False), jnp.array(0.0)

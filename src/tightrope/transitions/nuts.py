@@ -104,6 +104,7 @@ class Tree(NamedTuple):
     left: State
     right: State
     depth: Array
+    depth_limit: Array
     proposal: Point
     proposal_energy_error: Array
     log_weight: Array
@@ -115,12 +116,19 @@ class Tree(NamedTuple):
     done: Array
 
 
+# Early in warm-up a step size may be far too small, and a force without second derivatives lets the energy drift the
+# longer a trajectory is, whatever the step. Deep trees then take hours and teach that steps should be smaller still.
+EARLY_DEPTH = 4
+
+
 class NUTS(NamedTuple):
     """The no-U-turn sampler."""
 
     max_depth: int = 10
 
-    def start(self, integrator: Integrator, key: Array, point: Point, step_size: Array) -> Tree:
+    def start(
+        self, integrator: Integrator, key: Array, point: Point, step_size: Array, is_early: Array | bool = False
+    ) -> Tree:
         momentum_key, direction_key, key = jr.split(key, 3)
         state = State(point, integrator.system.draw_momentum(momentum_key, point))
         zero, no = jnp.array(0.0), jnp.array(False)
@@ -141,6 +149,7 @@ class NUTS(NamedTuple):
             left=state,
             right=state,
             depth=jnp.zeros((), int),
+            depth_limit=jnp.where(is_early, min(EARLY_DEPTH, self.max_depth), self.max_depth),
             proposal=point,
             proposal_energy_error=zero,
             log_weight=zero,
@@ -182,7 +191,7 @@ class NUTS(NamedTuple):
             diverging=leaf.diverging,
         )
         tree = select(is_complete, self.merge(merge_key, direction_key, tree), tree)
-        return tree._replace(done=stopped | turning | (tree.depth >= self.max_depth))
+        return tree._replace(done=stopped | turning | (tree.depth >= tree.depth_limit))
 
     def add_leaf(self, key, subtree: Subtree, leaf, newest: Arrow, previous: Arrow) -> Subtree:
         """The subtree with one more leaf, which becomes the proposal with its share of the weight."""

@@ -9,10 +9,22 @@ from typing import Any
 from tightrope.methods import one_of
 from tightrope.models import Model
 from tightrope.types import InputError
-from tightrope.zoo import fitzhugh_nagumo, hodgkin_huxley, lotka_volterra, poisson, soil, squid, toy
+from tightrope.zoo import (
+    fitzhugh_nagumo,
+    hodgkin_huxley,
+    linear_gaussian,
+    lotka_volterra,
+    nonlinear_ssm,
+    poisson,
+    soil,
+    squid,
+    stochastic_volatility,
+    toy,
+)
 
 MODELS: dict[str, Callable[..., Model]] = {
     "toy": toy.toy,
+    "nonlinear-ssm": nonlinear_ssm.nonlinear_ssm,
     "fitzhugh-nagumo": fitzhugh_nagumo.fitzhugh_nagumo,
     "hodgkin-huxley": hodgkin_huxley.hodgkin_huxley,
     "poisson": poisson.poisson,
@@ -21,6 +33,8 @@ MODELS: dict[str, Callable[..., Model]] = {
     "soil-ak-t25": soil.soil_ak_t25,
     "squid-potassium": squid.squid_potassium,
     "squid-sodium": squid.squid_sodium,
+    "stochastic-volatility": stochastic_volatility.stochastic_volatility,
+    "linear-gaussian": linear_gaussian.linear_gaussian,
 }
 
 
