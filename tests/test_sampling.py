@@ -11,6 +11,8 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
+from tightrope import sampling
+from tightrope.progress import Progress
 
 QUIET = dict(progress=False)
 
@@ -195,3 +197,22 @@ def test_warnings_come_with_advice(model):
 def test_a_chain_that_never_moves_is_reported(model):
     with pytest.warns(tr.SamplingWarning, match="never moved"):
         tr.sample(model, draws=20, warmup=0, chains=2, method=tr.LiftedNUTS(step_size=1e6), **QUIET)
+
+
+@pytest.mark.parametrize(("allowed", "is_exact"), [(-1.0, True), (1e9, False)])
+def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, allowed, is_exact):
+    monkeypatch.setattr(sampling, "MAX_SURROGATE_ERROR", allowed)
+    run = sampling.Run(model, tr.LiftedNUTS(), warmup=80, draws=20, chains=2, cores=2, seed=1)
+    with Progress(False) as quiet:
+        run.begin("auto")
+        run.sample(quiet)
+    assert (run.force is None) == is_exact
+    assert all(len(rows) == 100 and np.isfinite(rows).all() for rows in run.draws())
+
+
+def test_trees_are_short_early_in_warmup(model):
+    method = tr.LiftedNUTS(step_size=0.02, max_depth=6)
+    trace = tr.sample(model, draws=2, warmup=20, chains=2, seed=1, method=method, save_warmup=True, **QUIET)
+    depth = trace["warmup_sample_stats"]["tree_depth"].values
+    assert (depth[:, :5] == 4).all()
+    assert (depth[:, 5:] > 4).any()

@@ -1,5 +1,6 @@
 """State space models: the markov frame against the dense one, exact answers, and refusals."""
 
+import arviz_base
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -155,7 +156,12 @@ def test_linear_gaussian_posterior_is_that_of_the_kalman_smoother():
     summary = tr.summary(trace, ["mu", "x"])
     exact = np.concatenate([mean[0, :2], mean[:, 2:].ravel()]), np.sqrt([*variance[0, :2], *variance[:, 2:].ravel()])
     assert (np.abs(summary["mean"] - exact[0]) < 4.5 * summary["mcse_mean"]).all()  # the largest of 202
-    ratio = summary["sd"] / exact[1]  # of 202 quantities, each known to 2 %
+    # Variances as means of squares around the exact mean, whose standard error their own ESS gives.
+    draws = np.concatenate([trace["posterior"][name].values.reshape(4, 1000, -1) for name in ("mu", "x")], axis=2)
+    squares = arviz_base.from_dict({"posterior": {"square": ((draws - exact[0]) / exact[1]) ** 2}})
+    spread = tr.summary(squares)
+    assert (np.abs(spread["mean"] - 1) < 4.5 * spread["mcse_mean"]).all()
+    ratio = summary["sd"] / exact[1]
     assert abs(ratio.mean() - 1) < 0.01 and (np.abs(ratio - 1) < 0.1).all()
     assert summary["r_hat"].max() < 1.02
     assert (summary["mcse_mean"] < 0.1 * exact[1]).all()  # so the test could fail

@@ -297,23 +297,22 @@ class MarkovEquation(NamedTuple):
     def start(self) -> Array:
         return jnp.zeros(self.model.m)
 
-    def gap(self, s: Array) -> tuple[Array, Array, Array]:
-        """What is left over in e, and the trial point."""
+    def at(self, s: Array) -> Trial:
+        return self.trial_and_gap(s)[0]
+
+    def trial_and_gap(self, s: Array) -> tuple[Trial, Array]:
+        """The trial point s, and what it leaves over in e."""
         normal, d = self.frame.normal(s), self.model.d
         u = self.u - normal[:d]
         e = self.model.lift(u).e
-        return e - self.e + normal[d:], u, e
-
-    def at(self, s: Array) -> Trial:
-        gap, u, e = self.gap(s)
+        gap = e - self.e + normal[d:]
         rho = self.frame.settle(self.frame.rows(jnp.concatenate([jnp.zeros_like(u), gap])))
         error = jnp.where(jnp.isfinite(u).all(), jnp.abs(gap).max(), jnp.nan)
-        return Trial(s, rho, error, u, e)
+        return Trial(s, rho, error, u, e), gap
 
     def newton(self, s: Array) -> tuple[Trial, Array]:
         """Solves (I + J(s) J^T) l = -gap by the filter of two chains, and returns K^T l."""
-        trial, frame = self.at(s), self.frame
-        gap = trial.e - self.e + frame.normal(s)[self.model.d :]
+        (trial, gap), frame = self.trial_and_gap(s), self.frame
         here, drive, view = self.model.links(trial.u)
         shape = view.shape[:2]
         filter = kalman_filter(here, frame.chain)
