@@ -23,12 +23,11 @@ def lotka_volterra() -> Model:
     num_years = len(year) - 1
 
     def forward(params):
-        growth = jnp.stack([params["alpha"], -params["gamma"]])
-        coupling = jnp.stack([-params["beta"], params["delta"]])
-        start = params["x0"]
-        rate = lambda x: (growth + coupling * x[::-1]) * x
-        path = rk4(rate, start, 1 / STEPS_PER_YEAR, num_years * STEPS_PER_YEAR)
-        return jnp.log(jnp.concatenate([start[None], path[STEPS_PER_YEAR - 1 :: STEPS_PER_YEAR]]))
+        alpha, beta, gamma, delta = (params[name] for name in ("alpha", "beta", "gamma", "delta"))
+        hares, lynxes = params["x0"]
+        rate = lambda x: ((alpha - beta * x[1]) * x[0], (-gamma + delta * x[0]) * x[1])
+        path = jnp.stack(rk4(rate, (hares, lynxes), 1 / STEPS_PER_YEAR, num_years * STEPS_PER_YEAR), axis=1)
+        return jnp.log(jnp.concatenate([params["x0"][None], path[STEPS_PER_YEAR - 1 :: STEPS_PER_YEAR]]))
 
     rate_prior = dist.TruncatedNormal(1.0, 0.5, low=0.0)
     coupling_prior = dist.TruncatedNormal(0.05, 0.05, low=0.0)
