@@ -61,17 +61,28 @@ def test_innovations_are_independent(n, q, view_scale):
     """F (I + J J^T) F^T is block-diagonal: the covariance that the filter says, however small or large the noise."""
     chain = chain_of(n, q, view_scale=view_scale)
     filter = kalman.kalman_filter(chain, chain)
-    still = jnp.zeros((LENGTH, n))
     size = LENGTH * n
-    to_innovations = lambda e: kalman.innovations(chain, filter.left_gain, e.reshape(LENGTH, n), still).ravel()
+    to_innovations = lambda e: kalman.innovations(chain, filter.left_gain, e.reshape(LENGTH, n)).ravel()
     factor = np.asarray(jax.jacfwd(to_innovations)(jnp.zeros(size)))
-    back = lambda e: kalman.residuals(chain, filter.left_gain, e.reshape(LENGTH, n)).ravel()
-    np.testing.assert_allclose(jax.jacfwd(back)(jnp.zeros(size)), np.linalg.inv(factor), rtol=1e-9, atol=1e-9)
+    back = lambda e: kalman.residuals_transposed(chain, filter.left_gain, e.reshape(LENGTH, n)).ravel()
+    np.testing.assert_allclose(jax.jacfwd(back)(jnp.zeros(size)).T, np.linalg.inv(factor), rtol=1e-9, atol=1e-9)
     expected = np.zeros((LENGTH, n, LENGTH, n))
     expected[np.arange(LENGTH), :, np.arange(LENGTH)] = filter.spread
     covariance = np.eye(size) + dense(chain) @ dense(chain).T
     found = factor @ covariance @ factor.T
     np.testing.assert_allclose(found, expected.reshape(size, size), rtol=1e-8, atol=1e-9 * np.abs(covariance).max())
+
+
+@pytest.mark.parametrize("n, q", SHAPES)
+def test_transposes(n, q):
+    chain, other = chain_of(n, q), jr.normal(jr.key(5), (3, LENGTH, n))
+    e, push, weights = other
+    filter = kalman.kalman_filter(chain, chain)
+    there = kalman.innovations(chain, filter.left_gain, e, push)
+    along_e, along_push = kalman.innovations_transposed(chain, filter.left_gain, weights)
+    np.testing.assert_allclose((there * weights).sum(), (along_e * e + along_push * push).sum(), rtol=1e-10)
+    left, right = kalman.states(chain, push) * weights, push * kalman.adjoints(chain, weights)
+    np.testing.assert_allclose(left.sum(), right.sum(), rtol=1e-10)
 
 
 @pytest.mark.parametrize("view_scale", [0.1, 1.0, 100.0])

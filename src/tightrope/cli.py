@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tightrope import plots, zoo
-from tightrope.diagnostics import SamplingWarning, findings, summary
+from tightrope.diagnostics import SamplingWarning, findings, performance, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
 from tightrope.results import NoDraws
@@ -65,17 +65,15 @@ def show_summary(trace: xr.DataTree) -> str:
         estimates = [f"{row[key]:.4g}" for key in ("mean", "sd", "eti89_lb", "eti89_ub")]
         sizes = [f"{row[key]:.0f}" for key in ("ess_bulk", "ess_tail")]
         shown.add_row(escape(str(name)), *estimates, *sizes, f"{row['r_hat']:.4f}")
-    stats, times = trace.children["sample_stats"].dataset, trace.children["posterior"].attrs
-    steps = int(stats["n_steps"].sum())
-    ess = table["ess_bulk"].min()
+    stats, figures = trace.children["sample_stats"].dataset, performance(trace)
     step_sizes = " ".join(f"{size:.3g}" for size in stats["step_size"].values[:, -1])
     lines = [
-        f"step sizes {step_sizes}; acceptance {float(stats['acceptance_rate'].mean()):.2f}; "
-        f"{steps / stats['n_steps'].size:.1f} integrator steps a draw",
-        f"min bulk ESS {ess:.0f}: {ess / steps:.3g} per integrator step, "
-        f"{ess / times['sampling_time']:.3g} per second of sampling; max R-hat {table['r_hat'].max():.4f}",
-        f"compiled in {times['compile_time']:.1f} s, warmed up in {times['warmup_time']:.1f} s, "
-        f"sampled in {times['sampling_time']:.1f} s",
+        f"step sizes {step_sizes}; acceptance {figures['acceptance']:.2f}; "
+        f"{figures['steps_per_draw']:.1f} integrator steps a draw",
+        f"min bulk ESS {figures['ess']:.0f}: {figures['ess_per_step']:.3g} per integrator step, "
+        f"{figures['ess_per_second']:.3g} per second of sampling; max R-hat {figures['r_hat']:.4f}",
+        f"compiled in {figures['compile_time']:.1f} s, warmed up in {figures['warmup_time']:.1f} s, "
+        f"sampled in {figures['sampling_time']:.1f} s",
     ]
     text = io.StringIO()
     for target in (console, Console(file=text, width=110)):

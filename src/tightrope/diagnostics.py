@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from tightrope.types import FAILURES
+
 MAX_R_HAT = 1.01
 MIN_ESS_PER_CHAIN = 100
 MAX_FAILURE_RATE = 0.05
@@ -28,6 +30,28 @@ def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFr
     # One variable at a time: ArviZ puts wrong labels on a matrix whose axes another variable has in another order.
     tables = [arviz_stats.summary(trace, var_names=[name], round_to="none") for name in var_names]
     return pd.concat(tables).astype(float)
+
+
+def performance(trace: xr.DataTree) -> dict[str, float]:
+    """How a run went, in a few figures: the worst quantity's R-hat and bulk ESS, and what they cost."""
+    table, stats = summary(trace), trace.children["sample_stats"].dataset
+    times, steps = trace.children["posterior"].attrs, int(stats["n_steps"].sum())
+    ess, seconds = float(table["ess_bulk"].min()), float(times["sampling_time"])
+    return {
+        "r_hat": float(table["r_hat"].max()),
+        "ess": ess,
+        "ess_per_second": ess / seconds,
+        "ess_per_step": ess / steps,
+        "step_size": float(np.exp(np.log(stats["step_size"].values[:, -1]).mean())),
+        "steps_per_draw": steps / stats["n_steps"].size,
+        "acceptance": float(stats["acceptance_rate"].mean()),
+        "lowest_acceptance": float(stats["acceptance_rate"].mean("draw").min()),
+        "diverging": float(stats["diverging"].mean()),
+        **{name: int(stats[name].sum()) / steps for name in FAILURES},
+        "compile_time": float(times["compile_time"]),
+        "warmup_time": float(times["warmup_time"]),
+        "sampling_time": seconds,
+    }
 
 
 def findings(trace: xr.DataTree) -> list[str]:

@@ -12,7 +12,18 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 
-from tightrope.kalman import Chain, innovations, kalman_filter, log_det_gradient, residuals, response, solve, states
+from tightrope.kalman import (
+    Chain,
+    adjoints,
+    innovations,
+    innovations_transposed,
+    kalman_filter,
+    log_det_gradient,
+    residuals_transposed,
+    response,
+    solve,
+    states,
+)
 from tightrope.linalg import dot, orthonormalise, small_cholesky, small_solve
 from tightrope.types import EPSILON, Array, Lift, LinkedMap, ResidualMap
 
@@ -239,11 +250,17 @@ class Markov(NamedTuple):
     def whiten(self, e: Array, push: Array) -> Array:
         return whitener_of(self.chain, self.gain, self.whitener, e, push)
 
+    def colour_transposed(self, l: Array) -> Array:
+        """K^T l."""
+        e = residuals_transposed(self.chain, self.gain, l.reshape(self.whitener.shape[:2]))
+        return jax.vmap(lambda a, e: small_solve(a.T, e[:, None])[:, 0])(self.whitener, e).ravel()
+
     def normal(self, s: Array) -> Array:
         """R^T s."""
-        length, n, q = self.chain.drive.shape
-        ambient = jax.ShapeDtypeStruct((self.shared.shape[1] + length * (q + n),), s.dtype)
-        return jax.linear_transpose(self.rows, ambient)(s)[0]
+        weights = jax.vmap(lambda a, s: dot(a.T, s))(self.whitener, s.reshape(self.whitener.shape[:2]))
+        along_e, along_push = innovations_transposed(self.chain, self.gain, weights)
+        along_nu = jax.vmap(lambda a, push: dot(a.T, push))(self.chain.drive, along_push)
+        return jnp.concatenate([-s @ self.shared, along_nu.ravel(), along_e.ravel()])
 
     def settle(self, s: Array) -> Array:
         """inverse(R R^T) s."""
@@ -265,7 +282,7 @@ class Markov(NamedTuple):
             _, nu, e = self.split(self.normal(tilt))
             push = jax.vmap(dot)(chain.drive, nu) + drive @ weights
             x = states(chain, push)
-            (a,) = jax.linear_transpose(lambda push: states(chain, push), push)(jax.vmap(jnp.matmul)(e, chain.view))
+            a = adjoints(chain, jax.vmap(jnp.matmul)(e, chain.view))
             before = jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
             outer = jax.vmap(jnp.outer)
             along = lambda left: left[..., None] * weights
@@ -318,20 +335,13 @@ class MarkovEquation(NamedTuple):
         filter = kalman_filter(here, frame.chain)
         solve_here = lambda e: solve(here, frame.chain, filter, e.reshape(shape)).ravel()
         # The shared coordinates add the few columns de/dv at both ends: Woodbury's identity.
-        colour = lambda s: residuals(frame.chain, frame.gain, unwhiten(frame.whitener, s.reshape(shape))).ravel()
         there = (jax.vmap(lambda push: response(here, push), -1, -1)(drive) + view).reshape(self.model.m, -1)
         columns = jax.vmap(solve_here, 1, 1)(there)
         first = solve_here(gap)
-        back = jax.linear_transpose(colour, s)  # K^T
-        weights = lambda l: frame.shared.T @ back(l)[0]
+        weights = lambda l: frame.shared.T @ frame.colour_transposed(l)
         small = jnp.eye(columns.shape[1]) + jax.vmap(weights, 1, 1)(columns)
         l = first - columns @ jnp.linalg.solve(small, weights(first))
-        return trial, -back(l)[0]
-
-
-def unwhiten(whitener: Array, s: Array) -> Array:
-    """The innovations that a whitener makes s of."""
-    return jax.vmap(small_solve)(whitener, s[..., None])[..., 0]
+        return trial, -frame.colour_transposed(l)
 
 
 FRAMES: dict[str, type[Any]] = {"tall": Tall, "wide": Wide, "markov": Markov}  # each a Frame

@@ -62,41 +62,61 @@ def states(chain: Chain, push: Array) -> Array:
     return lax.scan(advance, jnp.zeros_like(push[0]), (chain.carry, push))[1]
 
 
+def adjoints(chain: Chain, forces: Array) -> Array:
+    """The transpose of `states`."""
+
+    def retreat(later: Array, link: tuple[Array, Array]) -> tuple[Array, Array]:
+        carry, force = link
+        adjoint = later + force
+        return dot(carry.T, adjoint), adjoint
+
+    return lax.scan(retreat, jnp.zeros_like(forces[0]), (chain.carry, forces), reverse=True)[1]
+
+
 def response(chain: Chain, push: Array) -> Array:
     """The e of a chain that is pushed by `push`, shape (T, n)."""
     return jax.vmap(dot)(chain.view, states(chain, push))
 
 
-def innovations(chain: Chain, gain: Array, e: Array, push: Array) -> Array:
+def innovations(chain: Chain, gain: Array, e: Array, push: Array | None = None) -> Array:
     """F (e - response(chain, push)): what each residual has that those before it do not foretell."""
 
-    def advance(x: Array, link: tuple[Chain, Array, Array, Array]) -> tuple[Array, Array]:
+    def advance(x: Array, link: tuple[Chain, Array, Array, Array | None]) -> tuple[Array, Array]:
         at, gain, e, push = link
-        x = dot(at.carry, x) + push
+        x = dot(at.carry, x) if push is None else dot(at.carry, x) + push
         innovation = e - dot(at.view, x)
         return x + dot(gain, innovation), innovation
 
     return lax.scan(advance, jnp.zeros_like(e[0]), (chain, gain, e, push))[1]
 
 
-def residuals(chain: Chain, gain: Array, innovations: Array) -> Array:
-    """The e whose innovations these are: inverse(F)."""
+def innovations_transposed(chain: Chain, gain: Array, weights: Array) -> tuple[Array, Array]:
+    """The transpose of `innovations`: F^T weights for e, and what goes to the push."""
 
-    def advance(x: Array, link: tuple[Chain, Array, Array]) -> tuple[Array, Array]:
-        at, gain, innovation = link
-        x = dot(at.carry, x)
-        return x + dot(gain, innovation), innovation + dot(at.view, x)
+    def retreat(later: Array, link: tuple[Chain, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        at, gain, weight = link
+        along_e = weight + dot(gain.T, later)
+        adjoint = later - dot(at.view.T, along_e)
+        return dot(at.carry.T, adjoint), (along_e, adjoint)
 
-    return lax.scan(advance, jnp.zeros_like(innovations[0]), (chain, gain, innovations))[1]
+    return lax.scan(retreat, jnp.zeros_like(weights[0]), (chain, gain, weights), reverse=True)[1]
+
+
+def residuals_transposed(chain: Chain, gain: Array, e: Array) -> Array:
+    """inverse(F)^T e."""
+
+    def retreat(later: Array, link: tuple[Chain, Array, Array]) -> tuple[Array, Array]:
+        at, gain, e = link
+        return dot(at.carry.T, later + dot(at.view.T, e)), e + dot(gain.T, later)
+
+    return lax.scan(retreat, jnp.zeros_like(e[0]), (chain, gain, e), reverse=True)[1]
 
 
 def solve(left: Chain, right: Chain, filter: Filter, e: Array) -> Array:
     """inverse(I + J_left J_right^T) e."""
-    still = jnp.zeros_like(e)
-    innovation = innovations(left, filter.left_gain, e, still)
+    innovation = innovations(left, filter.left_gain, e)
     weighted = jax.vmap(small_solve)(filter.spread, innovation[..., None])[..., 0]
-    (result,) = jax.linear_transpose(lambda e: innovations(right, filter.right_gain, e, still), e)(weighted)
-    return result
+    return innovations_transposed(right, filter.right_gain, weighted)[0]
 
 
 def log_det_gradient(chain: Chain) -> Chain:

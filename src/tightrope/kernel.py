@@ -17,7 +17,7 @@ from jax import lax
 from tightrope.adaptation import DualAveraging
 from tightrope.methods import Method
 from tightrope.models import Model
-from tightrope.types import Array, Info, Point, select
+from tightrope.types import FAILURES, Array, Info, Point, select
 
 CAPACITY = 500  # steps per call at the most, and so draws
 
@@ -60,9 +60,6 @@ class Draw(NamedTuple):
             is_count = name in ("n_steps", "tree_depth", "solver_iterations") or name in FAILURES
             fields[name] = value.astype(bool if is_flag else int if is_count else float)
         return cls(rows[..., :d], log_volume, Info(**fields))
-
-
-FAILURES = ("projection_failed", "non_reversible", "non_finite")
 
 
 class Kernel:

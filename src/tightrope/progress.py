@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tightrope.kernel import FAILURES, Draw
+from tightrope.kernel import Draw
+from tightrope.types import FAILURES
 
 RECENT = 100  # transitions that the shown averages cover
 SECONDS_PER_ESS = 2.0

@@ -106,6 +106,9 @@ class Info(NamedTuple):
     non_finite: Array
 
 
+FAILURES = ("projection_failed", "non_reversible", "non_finite")  # those fields that count steps that failed
+
+
 def select(condition: Array, if_true: Any, if_false: Any) -> Any:
     """Choose between two records of the same shape."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)
