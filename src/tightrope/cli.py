@@ -88,7 +88,7 @@ def run(
     model: Annotated[str, typer.Argument(help="A name that `tightrope models` lists.")],
     sigma: Annotated[float | None, typer.Option(help="Noise scale of the data, where the model takes one.")] = None,
     method: Annotated[str, typer.Option(help=f"{' or '.join(METHODS)}.")] = "lifted-nuts",
-    solver: Annotated[str | None, typer.Option(help="newton, symmetric or broyden.")] = None,
+    solver: Annotated[str | None, typer.Option(help="newton, symmetric, broyden or auto.")] = None,
     force: Annotated[str | None, typer.Option(help="exact, cheap, surrogate or auto.")] = None,
     target_accept: Annotated[float | None, typer.Option(help="Acceptance that warm-up aims at.")] = None,
     step_size: Annotated[float | None, typer.Option(help="A step size to keep, instead of adapting one.")] = None,

@@ -161,6 +161,7 @@ def project(solver: Solver, model: ResidualMap, point: Point, move: Array) -> Pr
     nowhere = Trial(start, jnp.zeros_like(start), infinite, point.u, point.e)
     new = Iteration(nowhere, jnp.zeros_like(start), direction.begin(equation), jnp.zeros((), int), infinite)
     last = lax.while_loop(running, iterate, new)
-    failure = jnp.where(jnp.isfinite(last.trial.error), Status.PROJECTION_FAILED, Status.NON_FINITE)
+    # A solver that wanders off to where the model has no number failed itself; a smaller step would have helped it.
+    failure = jnp.where(jnp.isfinite(last.first_error), Status.PROJECTION_FAILED, Status.NON_FINITE)
     status = jnp.where(converged(last), Status.OK, failure)
     return Projection(last.trial.u, last.trial.e, status, last.looks - 1)
