@@ -108,3 +108,15 @@ def test_force_and_solver_change_the_speed_alone():
             trace = tr.sample(model, draws=2500, chains=4, seed=3, method=method, progress=False)
         errors = standard_errors(trace, functions, expected)
         assert max(map(abs, errors.values())) < 4, (method, errors)
+
+
+def test_fitzhugh_nagumo_covers_its_ridge():
+    """(x1(0), gamma, delta, zeta) may be scaled against each other: products are known, the factor is not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.SamplingWarning)
+        trace = tr.sample(tr.zoo.load("fitzhugh-nagumo", sigma=0.01), 1000, 500, 4, seed=1, progress=False)
+    gamma, delta, zeta = (np.log(trace.posterior[name]) for name in ("gamma", "delta", "zeta"))
+    for product in (gamma + delta, gamma + zeta):
+        assert product.std() <= 0.1 * gamma.std()
+    low, high = gamma.quantile([0.025, 0.975])
+    assert high - low >= np.log(3)

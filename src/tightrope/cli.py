@@ -46,8 +46,13 @@ def root(
 
 
 @app.command()
-def models() -> None:
-    """List the posteriors that come along."""
+def models(
+    name: Annotated[str | None, typer.Argument(help="One of them, to read its page: equations, priors, data.")] = None,
+) -> None:
+    """List the posteriors that come along, or tell all about one."""
+    if name is not None:
+        console.print(zoo.load(name).documentation, highlight=False, markup=False, soft_wrap=True)
+        return
     table = Table("name", "d", "m", "frame", "options", "description", box=None)
     for name in zoo.MODELS:
         model = zoo.load(name)

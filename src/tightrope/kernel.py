@@ -20,6 +20,7 @@ from tightrope.models import Model
 from tightrope.types import FAILURES, Array, Info, Point, select
 
 CAPACITY = 500  # steps per call at the most, and so draws
+MAX_NUMBERS = 5_000_000  # in the draws of a chain's call, where each is large
 
 
 class Chain(NamedTuple):
@@ -67,6 +68,7 @@ class Kernel:
 
     def __init__(self, model: Model, method: Method, num_warmup: int):
         self.model, self.method, self.num_warmup = model, method, num_warmup
+        self.capacity = max(1, min(CAPACITY, MAX_NUMBERS // model.d))
         self.begin = jax.jit(self._begin)
         self.advance = jax.jit(self._advance, donate_argnums=2)
 
@@ -96,7 +98,7 @@ class Kernel:
         first = chains.iteration
         step = jax.vmap(lambda chain: self.one_step(integrator, chain, stop))
         row_size = jax.eval_shape(step, chains)[2].shape[-1]
-        rows = jnp.zeros((width, CAPACITY, row_size))
+        rows = jnp.zeros((width, self.capacity, row_size))
 
         def running(carry: tuple[Array, Chain, Array]) -> Array:
             count, chains, _ = carry
@@ -105,7 +107,7 @@ class Kernel:
         def body(carry: tuple[Array, Chain, Array]) -> tuple[Array, Chain, Array]:
             count, chains, rows = carry
             after, finished, row = step(chains)
-            slot = jnp.where(finished, chains.iteration - first, CAPACITY)  # out of range is dropped
+            slot = jnp.where(finished, chains.iteration - first, self.capacity)  # out of range is dropped
             return count + 1, after, rows.at[jnp.arange(width), slot].set(row, mode="drop")
 
         _, chains, rows = lax.while_loop(running, body, (jnp.zeros((), int), chains, rows))

@@ -19,7 +19,7 @@ import xarray as xr
 from tightrope import diagnostics, results
 from tightrope.adaptation import FIRST_STEP_SIZE, fit_log_volume
 from tightrope.initialise import find_start
-from tightrope.kernel import CAPACITY, Draw, Kernel
+from tightrope.kernel import Draw, Kernel
 from tightrope.methods import Method, method_of
 from tightrope.models import Model
 from tightrope.progress import Progress
@@ -162,7 +162,9 @@ class Run:
                     group.rows[chain].append(rows[chain, : after - before].copy())
             group.iterations = iterations
             seconds = time.perf_counter() - started
-            num_steps = int(np.clip(num_steps * SECONDS_PER_CALL / seconds, 1, min(CAPACITY, 2 * num_steps)))
+            num_steps = int(
+                np.clip(num_steps * SECONDS_PER_CALL / seconds, 1, min(self.kernel.capacity, 2 * num_steps))
+            )
         self.steps_per_call = num_steps
         group.chains = chains
         if group.iterations.min() >= stop:
