@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tightrope.adaptation import DualAveraging, fit_log_volume
+from tightrope.adaptation import DualAveraging, fit_log_volume, shrunk_covariance, windows
+from tightrope.systems import Metric
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -181,3 +182,31 @@ def test_fit_leaves_coordinates_that_did_not_move_flat(num_stuck, stuck_at):
     u[:, :num_stuck] = stuck_at
     fit = fit_log_volume(u, 10 + u[:, 2] ** 2).force
     assert np.abs(gradients(fit, u)[:, :num_stuck]).max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "num_warmup, expected",
+    [
+        (1000, [(75, 100), (100, 150), (150, 250), (250, 450), (450, 950)]),
+        (500, [(75, 100), (100, 150), (150, 250), (250, 450)]),
+        (150, [(75, 100)]),
+        (100, [(15, 90)]),
+        (10, []),
+    ],
+)
+def test_windows_are_those_of_stan(num_warmup, expected):
+    assert windows(num_warmup) == expected
+
+
+def test_covariance_is_shrunk_and_found_again():
+    rng = np.random.default_rng(1)
+    covariance = np.array([[2.0, 0.6], [0.6, 0.5]])
+    u = rng.multivariate_normal([3.0, -1.0], covariance, size=20_000)
+    np.testing.assert_allclose(shrunk_covariance(u, is_dense=True), covariance, atol=0.05)
+    np.testing.assert_allclose(shrunk_covariance(u, is_dense=False), np.diag(covariance), atol=0.05)
+    np.testing.assert_allclose(shrunk_covariance(np.zeros((5, 2)), is_dense=True), 0.5e-3 * np.eye(2))
+    for size in (covariance, np.diag(covariance)):
+        metric = Metric.of(jnp.asarray(size))
+        momenta = jax.vmap(metric.draw)(jr.split(jr.key(1), 20_000))
+        mass = np.linalg.inv(covariance if size.ndim == 2 else np.diag(size))
+        np.testing.assert_allclose(np.cov(momenta.T), mass, atol=0.1)

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
-from tightrope import sampling
+from tightrope import methods, sampling
 from tightrope.progress import Progress
 
 QUIET = dict(progress=False)
@@ -201,12 +201,12 @@ def test_a_chain_that_never_moves_is_reported(model):
 
 @pytest.mark.parametrize(("allowed", "is_exact"), [(-1.0, True), (1e9, False)])
 def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, allowed, is_exact):
-    monkeypatch.setattr(sampling, "MAX_SURROGATE_ERROR", allowed)
+    monkeypatch.setattr(methods, "MAX_SURROGATE_ERROR", allowed)
     run = sampling.Run(model, tr.LiftedNUTS(), warmup=80, draws=20, chains=2, cores=2, seed=1)
     with Progress(False) as quiet:
         run.begin("auto")
         run.sample(quiet)
-    assert (run.force is None) == is_exact
+    assert (run.tuning is None) == is_exact
     assert all(len(rows) == 100 and np.isfinite(rows).all() for rows in run.draws())
 
 

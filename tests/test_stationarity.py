@@ -21,9 +21,10 @@ from small import exact_draw
 
 from tightrope import integrators
 from tightrope.frames import FRAMES, Tall
-from tightrope.integrators import ConstrainedLeapfrog
+from tightrope.integrators import ConstrainedLeapfrog, Leapfrog
+from tightrope.methods import METRICS
 from tightrope.projection import SOLVERS, Solver, project
-from tightrope.systems import Approximate, Lifted, cheap_force
+from tightrope.systems import Approximate, Euclidean, Lifted, Metric, cheap_force
 from tightrope.transitions import HMC, NUTS, run
 
 REPLICATES = 50_000
@@ -120,6 +121,25 @@ def test_any_force_of_position_is_right(frame, force):
     assert outcome.moved > 0.3
 
 
+def flat_kernel(metric, system=Euclidean):
+    """HMC without a manifold, and a metric that fits nothing in particular."""
+
+    def build(model):
+        variances = jnp.linspace(0.5, 1.5, model.d)
+        covariances = {"identity": jnp.ones(model.d), "diagonal": variances, "dense": jnp.diag(variances) + 0.2}
+        return Leapfrog(system(model, Metric.of(covariances[metric])))
+
+    return build
+
+
+@pytest.mark.parametrize("transition", TRANSITIONS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_methods_without_a_manifold_are_right(metric, transition):
+    outcome = outcome_of(flat_kernel(metric), TRANSITIONS[transition], "bend", None, 0.3, 2)
+    assert outcome.is_exact, outcome
+    assert outcome.moved > 0.3
+
+
 # Mutants. Each is the true kernel with one thing wrong, and the place where that shows.
 
 
@@ -201,6 +221,13 @@ class WarmEquation(NamedTuple):
         return self.equation.at(s)
 
 
+class MomentaOfTheInverse(Euclidean):
+    """Momenta with the covariance of positions."""
+
+    def draw_momentum(self, key, point):
+        return jnp.linalg.cholesky(self.metric.covariance) @ jr.normal(key, (self.model.d,))
+
+
 class UnweightedTree(NUTS):
     """Leaves are chosen alike, whatever their energy."""
 
@@ -235,6 +262,12 @@ CASES = {
     "leaves without weights": (COARSE, NUTS(3), UnweightedTree(3), mutant()),
     "newer half always preferred": (COARSE, NUTS(3), GreedyTree(3), mutant()),
 }
+
+
+def test_momenta_of_another_law_are_caught():
+    setting = dict(transition=HMC(3), name="bend", sigma=None, step_size=0.3, num_transitions=4)
+    assert outcome_of(flat_kernel("dense"), **setting).is_exact
+    assert not outcome_of(flat_kernel("dense", MomentaOfTheInverse), **setting).is_exact
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -16,7 +16,7 @@ from importlib.metadata import version  # noqa: E402
 
 from tightrope import zoo  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
-from tightrope.methods import LiftedHMC, LiftedNUTS  # noqa: E402
+from tightrope.methods import HMC, NUTS, LiftedHMC, LiftedNUTS  # noqa: E402
 from tightrope.models import Model  # noqa: E402
 from tightrope.results import predict, prior  # noqa: E402
 from tightrope.sampling import sample  # noqa: E402
@@ -25,6 +25,8 @@ from tightrope.types import InputError  # noqa: E402
 
 __version__ = version("tightrope")
 __all__ = [
+    "HMC",
+    "NUTS",
     "InputError",
     "LiftedHMC",
     "LiftedNUTS",

@@ -81,3 +81,32 @@ def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
     force = Approximate(jnp.array(1.0), jnp.array(linear / spread - quadratic @ centre), jnp.array(quadratic))
     rest = log_volume - features @ weights
     return Surrogate(force, float(np.sqrt(rest @ rest / (num_draws - len(weights)))), len(rows) == d * (d + 1) // 2)
+
+
+FIRST, LAST, WINDOW = 75, 50, 25  # iterations of Stan's warm-up that adapt the step alone, and of its first window
+
+
+def windows(num_warmup: int) -> list[tuple[int, int]]:
+    """The windows of Stan's warm-up, after each of which it takes a new metric: they double, and fill what there is."""
+    if num_warmup < 20:
+        return []
+    first, last, length = FIRST, LAST, WINDOW
+    if first + length + last > num_warmup:
+        first, last = int(0.15 * num_warmup), int(0.1 * num_warmup)
+        length = num_warmup - first - last
+    found, start, until = [], first, num_warmup - last
+    while start < until:
+        # One that would leave too little for the next, which is twice as long, takes it all.
+        stop = until if start + 3 * length > until else start + length
+        found.append((start, stop))
+        start, length = stop, 2 * length
+    return found
+
+
+def shrunk_covariance(u: np.ndarray, is_dense: bool) -> np.ndarray:
+    """The covariance of draws, or their variances, drawn towards a small multiple of the identity as Stan does."""
+    num_draws, d = u.shape
+    share = num_draws / (num_draws + 5.0)
+    if is_dense:
+        return share * np.cov(u, rowvar=False).reshape(d, d) + 1e-3 * (1 - share) * np.eye(d)
+    return share * u.var(axis=0, ddof=1) + 1e-3 * (1 - share)

@@ -62,6 +62,15 @@ def models(
     console.print(table)
 
 
+@app.command()
+def methods() -> None:
+    """List the methods."""
+    table = Table("name", "description", box=None)
+    for name, method in METHODS.items():
+        table.add_row(name, (method.__doc__ or "").splitlines()[0])
+    console.print(table)
+
+
 def show_summary(trace: xr.DataTree) -> str:
     """Print what the run found and how it went; the same as plain text."""
     table = summary(trace)
@@ -92,9 +101,10 @@ def show_summary(trace: xr.DataTree) -> str:
 def run(
     model: Annotated[str, typer.Argument(help="A name that `tightrope models` lists.")],
     sigma: Annotated[float | None, typer.Option(help="Noise scale of the data, where the model takes one.")] = None,
-    method: Annotated[str, typer.Option(help=f"{' or '.join(METHODS)}.")] = "lifted-nuts",
+    method: Annotated[str, typer.Option(help="A name that `tightrope methods` lists.")] = "lifted-nuts",
     solver: Annotated[str | None, typer.Option(help="newton, symmetric, broyden or auto.")] = None,
     force: Annotated[str | None, typer.Option(help="exact, cheap, surrogate or auto.")] = None,
+    metric: Annotated[str | None, typer.Option(help="identity, diagonal or dense, for nuts and hmc.")] = None,
     target_accept: Annotated[float | None, typer.Option(help="Acceptance that warm-up aims at.")] = None,
     step_size: Annotated[float | None, typer.Option(help="A step size to keep, instead of adapting one.")] = None,
     init: Annotated[str, typer.Option(help="auto, prior or truth.")] = "auto",
@@ -105,7 +115,13 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for trace.nc, summary.txt and overview.png.")] = None,
 ) -> None:
     """Sample a posterior, print a summary, and keep the draws if --out is given."""
-    given = {"solver": solver, "force": force, "target_accept": target_accept, "step_size": step_size}
+    given = {
+        "solver": solver,
+        "force": force,
+        "metric": metric,
+        "target_accept": target_accept,
+        "step_size": step_size,
+    }
     chosen = method_of(method, **{name: value for name, value in given.items() if value is not None})
     posterior = zoo.load(model, **({} if sigma is None else {"sigma": sigma}))
     if out is not None:

@@ -67,3 +67,17 @@ class ConstrainedLeapfrog(NamedTuple):
         status = first_failure(there.status, finite, back.status, jnp.where(returned, Status.OK, Status.NON_REVERSIBLE))
         momentum = momentum - 0.5 * step_size * end.gradient
         return Step(State(end, momentum), status, there.iterations + back.iterations)
+
+
+class Leapfrog(NamedTuple):
+    """Kick, drift, kick."""
+
+    system: System
+
+    def step(self, state: State, step_size: Array) -> Step:
+        momentum = state.momentum - 0.5 * step_size * state.point.gradient
+        end = self.system.at(state.point.u + step_size * self.system.velocity(State(state.point, momentum)))
+        is_finite = jnp.isfinite(end.potential) & jnp.isfinite(end.gradient).all()
+        momentum = momentum - 0.5 * step_size * end.gradient
+        status = jnp.where(is_finite, Status.OK, Status.NON_FINITE)
+        return Step(State(end, momentum), status, jnp.zeros((), int))

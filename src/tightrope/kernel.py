@@ -72,16 +72,16 @@ class Kernel:
         self.begin = jax.jit(self._begin)
         self.advance = jax.jit(self._advance, donate_argnums=2)
 
-    def integrator(self, y: Array, force: Any):
-        return self.method.integrator(self.model.condition(y), force)
+    def integrator(self, y: Array, tuning: Any):
+        return self.method.integrator(self.model.condition(y), tuning)
 
     def is_early(self, iteration: Array) -> Array:
         """Whether the step size is still far from adapted, and the force perhaps not yet fitted."""
         return iteration < self.num_warmup // 4
 
-    def _begin(self, y: Array, force: Any, keys: Array, u: Array, iteration: Array, step_size: Array) -> Chain:
+    def _begin(self, y: Array, tuning: Any, keys: Array, u: Array, iteration: Array, step_size: Array) -> Chain:
         """Chains at u, about to begin a transition."""
-        integrator = self.integrator(y, force)
+        integrator = self.integrator(y, tuning)
 
         def begin(key: Array, u: Array, step_size: Array) -> Chain:
             point = integrator.system.at(u)
@@ -91,9 +91,9 @@ class Kernel:
 
         return jax.vmap(begin)(keys, u, step_size)
 
-    def _advance(self, y: Array, force: Any, chains: Chain, stop: Array, num_steps: Array) -> tuple[Chain, Array]:
+    def _advance(self, y: Array, tuning: Any, chains: Chain, stop: Array, num_steps: Array) -> tuple[Chain, Array]:
         """Advance each chain by so many steps or until it has finished `stop` transitions; the rows of its draws."""
-        integrator = self.integrator(y, force)
+        integrator = self.integrator(y, tuning)
         width = chains.iteration.shape[0]
         first = chains.iteration
         step = jax.vmap(lambda chain: self.one_step(integrator, chain, stop))

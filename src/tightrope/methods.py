@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+
+from tightrope import transitions as trajectories
+from tightrope.adaptation import fit_log_volume, shrunk_covariance, windows
 from tightrope.frames import FRAMES, choose_frame
-from tightrope.integrators import ConstrainedLeapfrog
+from tightrope.integrators import ConstrainedLeapfrog, Integrator, Leapfrog
 from tightrope.projection import SOLVERS, Solver
-from tightrope.systems import Approximate, Lifted, cheap_force, surrogate_force
-from tightrope.transitions import HMC, NUTS, Transition
+from tightrope.systems import Approximate, Euclidean, Lifted, Metric, cheap_force, surrogate_force
+from tightrope.transitions import Transition
 from tightrope.types import InputError, ResidualMap
 
 MAX_NEWTON = 16  # unknowns
+METRICS = ("identity", "diagonal", "dense")
 FORCES = ("auto", "exact", "cheap", "surrogate")
 
 
@@ -32,29 +38,73 @@ def in_range(argument: str, value: float, low: float, high: float) -> None:
         raise InputError(f"{argument}={value} must lie between {low:g} and {high:g}.")
 
 
+class Retuned(NamedTuple):
+    """What a method makes of a part of warm-up."""
+
+    tuning: Any
+    message: str = ""  # to the user, where there is something to say
+
+
 @dataclass(frozen=True, kw_only=True)
-class Lifting:
+class Method:
+    """A way to sample, and the options that all of them share.
+
+    Its tuning, a pytree, is what warm-up learns from the draws of all chains, besides step sizes.
+    """
+
+    name: ClassVar[str]
+    target_accept: float = 0.8
+    step_size: float | None = None  # a given step size is not adapted
+    shared_step_size: bool = False  # after warm-up, all chains take the geometric mean of their step sizes
+
+    def __post_init__(self) -> None:
+        in_range("target_accept", self.target_accept, 0.0, 1.0)
+        if self.step_size is not None:
+            in_range("step_size", self.step_size, 0.0, float("inf"))
+
+    @property
+    def transition(self) -> Transition:
+        """What a chain does with the steps of the integrator."""
+        raise NotImplementedError
+
+    def integrator(self, model: ResidualMap, tuning: Any) -> Integrator:
+        raise NotImplementedError
+
+    def initial_tuning(self, model: ResidualMap) -> Any:
+        """The tuning to begin warm-up with."""
+        raise NotImplementedError
+
+    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
+        """The iterations whose draws are to tune by, window after window."""
+        raise NotImplementedError
+
+    def retuned(self, tuning: Any, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
+        """The tuning after a window with these draws, of all chains one after the other."""
+        raise NotImplementedError
+
+
+# A stand-in that misses the log volume by this much on average costs acceptance that no smaller step brings back.
+MAX_SURROGATE_ERROR = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifting(Method):
     """Options that the lifted methods share."""
 
     solver: str = "auto"  # newton, symmetric, broyden, or auto: newton where few unknowns make it cheap, else broyden
     force: str = "auto"  # exact, cheap, surrogate, or auto: surrogate where d < m, else exact
     frame: str = "auto"  # tall, wide, or markov for a state space model
-    target_accept: float = 0.8
-    step_size: float | None = None  # a given step size is not adapted
-    shared_step_size: bool = False  # after warm-up, all chains take the geometric mean of their step sizes
     tolerance: float = 1e-9
     max_iterations: int = 32
     reverse_tolerance: float = 2e-8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("solver", self.solver, ("auto", *SOLVERS))
         one_of("force", self.force, FORCES)
         one_of("frame", self.frame, ("auto", *FRAMES))
-        in_range("target_accept", self.target_accept, 0.0, 1.0)
         in_range("tolerance", self.tolerance, 0.0, 1.0)
         in_range("reverse_tolerance", self.reverse_tolerance, 0.0, 1.0)
-        if self.step_size is not None:
-            in_range("step_size", self.step_size, 0.0, float("inf"))
         if self.max_iterations < 1:
             raise InputError(f"max_iterations={self.max_iterations} must be at least 1.")
 
@@ -74,23 +124,58 @@ class Lifting:
             return self.force
         return "surrogate" if self.frame_name(model) == "tall" else "exact"
 
-    def initial_force(self, model: ResidualMap) -> Approximate | None:
+    def initial_tuning(self, model: ResidualMap) -> Approximate | None:
         """The force to begin warm-up with; None is the exact one."""
         name = self.force_name(model)
         if name == "exact":
             return None
         return cheap_force(model) if name == "cheap" else surrogate_force(model)
 
-    def integrator(self, model: ResidualMap, force: Approximate | None) -> ConstrainedLeapfrog:
+    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
+        quarter, half = num_warmup // 4, num_warmup // 2
+        return [(quarter // 2, quarter), (quarter, half)] if self.force_name(model) == "surrogate" else []
+
+    def retuned(self, tuning: Approximate | None, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
+        """A stand-in for the log volume by a fit to the draws; the truth, where none fits."""
+        fitted = None if tuning is None else fit_log_volume(u, log_volume)
+        if fitted is None:
+            return Retuned(tuning)
+        if self.force == "auto" and fitted.is_full and fitted.error > MAX_SURROGATE_ERROR:
+            return Retuned(None, "The log volume is not quadratic: compiling again, for its exact gradient ...")
+        return Retuned(fitted.force)
+
+    def integrator(self, model: ResidualMap, tuning: Approximate | None) -> ConstrainedLeapfrog:
         solver = Solver(self.solver_name(model), self.tolerance, self.max_iterations, self.reverse_tolerance)
-        return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], force), solver)
+        return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], tuning), solver)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiftedNUTS(Lifting):
-    """Constrained HMC on the lifted manifold, with trajectories that end when they turn back."""
+class Flat(Method):
+    """Options of the methods that move freely in u."""
 
-    name: ClassVar[str] = "lifted-nuts"
+    metric: str = "diagonal"  # identity, diagonal or dense: what of the posterior's covariance warm-up learns
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("metric", self.metric, METRICS)
+
+    def initial_tuning(self, model: ResidualMap) -> Metric:
+        return Metric.of(jnp.eye(model.d) if self.metric == "dense" else jnp.ones(model.d))
+
+    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
+        return [] if self.metric == "identity" else windows(num_warmup)
+
+    def retuned(self, tuning: Metric, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
+        return Retuned(Metric.of(jnp.asarray(shrunk_covariance(u, self.metric == "dense"))))
+
+    def integrator(self, model: ResidualMap, tuning: Metric) -> Leapfrog:
+        return Leapfrog(Euclidean(model, tuning))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turning(Method):
+    """Trajectories that end when they turn back."""
+
     max_depth: int = 10
 
     def __post_init__(self) -> None:
@@ -100,14 +185,13 @@ class LiftedNUTS(Lifting):
 
     @property
     def transition(self) -> Transition:
-        return NUTS(self.max_depth)
+        return trajectories.NUTS(self.max_depth)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiftedHMC(Lifting):
-    """Constrained HMC on the lifted manifold, with a fixed number of steps: the paper's Algorithm 3."""
+class Static(Method):
+    """Trajectories of a fixed number of steps."""
 
-    name: ClassVar[str] = "lifted-hmc"
     num_steps: int = 4
     jitter: float = 0.2  # relative change of the step size between trajectories
 
@@ -120,17 +204,44 @@ class LiftedHMC(Lifting):
 
     @property
     def transition(self) -> Transition:
-        return HMC(self.num_steps, self.jitter)
+        return trajectories.HMC(self.num_steps, self.jitter)
 
 
-Method = LiftedNUTS | LiftedHMC
-METHODS: dict[str, type[LiftedNUTS] | type[LiftedHMC]] = {cls.name: cls for cls in (LiftedNUTS, LiftedHMC)}
+@dataclass(frozen=True, kw_only=True)
+class LiftedNUTS(Turning, Lifting):
+    """Constrained HMC on the lifted manifold, with trajectories that end when they turn back."""
+
+    name: ClassVar[str] = "lifted-nuts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiftedHMC(Static, Lifting):
+    """Constrained HMC on the lifted manifold, with a fixed number of steps: the paper's Algorithm 3."""
+
+    name: ClassVar[str] = "lifted-hmc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NUTS(Turning, Flat):
+    """HMC on the posterior of the coordinates, with trajectories that end when they turn back: what Stan does."""
+
+    name: ClassVar[str] = "nuts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HMC(Static, Flat):
+    """HMC on the posterior of the coordinates, with a fixed number of steps."""
+
+    name: ClassVar[str] = "hmc"
+
+
+METHODS: dict[str, type[Method]] = {cls.name: cls for cls in (LiftedNUTS, LiftedHMC, NUTS, HMC)}
 
 
 def method_of(method: str | Method, **options: Any) -> Method:
     """The method of a name, or a method itself, with some of its options replaced."""
     if not isinstance(method, str):
-        if not isinstance(method, LiftedNUTS | LiftedHMC):
+        if not isinstance(method, Method):
             raise InputError(f"method must be a name or a method such as tr.LiftedNUTS(), not {type(method).__name__}.")
         return dataclasses.replace(method, **options)
     one_of("method", method, METHODS)

@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from tightrope import diagnostics, results
-from tightrope.adaptation import FIRST_STEP_SIZE, fit_log_volume
+from tightrope.adaptation import FIRST_STEP_SIZE
 from tightrope.initialise import find_start
 from tightrope.kernel import Draw, Kernel
 from tightrope.methods import Method, method_of
@@ -25,8 +25,6 @@ from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.types import InputError
 
-# A stand-in that misses the log volume by this much on average costs acceptance that no smaller step brings back.
-MAX_SURROGATE_ERROR = 0.25
 SECONDS_PER_CALL = 0.2  # how long a compiled call should take; it changes no draw
 
 
@@ -62,7 +60,7 @@ class Run:
         self.kernel = Kernel(model, method, warmup)
         self.y = model.data
         self.key, self.start_key = jr.split(jr.key(seed))
-        self.force = method.initial_force(model.condition())
+        self.tuning = method.initial_tuning(model.condition())
         self.num_groups = min(cores, chains)
         self.stopped = threading.Event()
         self.steps_per_call = 1
@@ -88,10 +86,10 @@ class Run:
         started = time.perf_counter()
         width, zero = len(keys), jnp.array(0)
         u, step_size = jnp.zeros((width, self.model.d)), jnp.ones(width)
-        begin_args = (self.y, self.force, keys, u, zero, step_size)
+        begin_args = (self.y, self.tuning, keys, u, zero, step_size)
         chains = jax.eval_shape(self.kernel.begin, *begin_args)
         with ThreadPoolExecutor(1) as pool:
-            advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.force, chains, zero, zero).compile())
+            advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.tuning, chains, zero, zero).compile())
             begin = self.kernel.begin.lower(*begin_args).compile()
             compiled = Compiled(begin, advance.result())
         self.compile_times.append(time.perf_counter() - started)
@@ -102,14 +100,13 @@ class Run:
         started, compiled_in = time.perf_counter(), self.compile_time
         given = self.method.step_size
         step_sizes = np.full(self.num_chains, FIRST_STEP_SIZE if given is None else float(given))
-        force_name = self.method.force_name(self.model.condition())
-        stages = [self.num_warmup // 4, self.num_warmup // 2] if force_name == "surrogate" else []
         start = 0
-        for stop in [*stages, self.num_warmup]:
+        for window in [*self.method.windows(self.model.condition(), self.num_warmup), None]:
+            stop = self.num_warmup if window is None else window[1]
             if stop > start and not self.stopped.is_set():
                 step_sizes = self.stage(progress, start, stop, step_sizes)
-                if stop in stages and self.force is not None and not self.stopped.is_set():
-                    self.fit_force(progress, start, stop)
+                if window is not None and not self.stopped.is_set():
+                    self.retune(progress, slice(*window))
                 start = stop
         if self.method.shared_step_size:
             step_sizes = np.full_like(step_sizes, np.exp(np.log(step_sizes).mean()))
@@ -146,7 +143,7 @@ class Run:
         compiled = self.compiled[len(group.index)]
         chains = compiled.begin(
             self.y,
-            self.force,
+            self.tuning,
             group.keys,
             jnp.asarray(group.u),
             jnp.array(start),
@@ -155,7 +152,7 @@ class Run:
         num_steps = self.steps_per_call
         while group.iterations.min() < stop and not self.stopped.is_set():
             started = time.perf_counter()
-            chains, rows = compiled.advance(self.y, self.force, chains, jnp.array(stop), jnp.array(num_steps))
+            chains, rows = compiled.advance(self.y, self.tuning, chains, jnp.array(stop), jnp.array(num_steps))
             iterations, rows = np.asarray(chains.iteration), np.asarray(rows)
             for chain, (before, after) in enumerate(zip(group.iterations, iterations, strict=True)):
                 if after > before:
@@ -170,17 +167,14 @@ class Run:
         if group.iterations.min() >= stop:
             group.u = np.stack([rows[-1][-1, : self.model.d] for rows in group.rows])
 
-    def fit_force(self, progress: Progress, start: int, stop: int) -> None:
-        """Replace the force's stand-in for the log volume by a fit to a stage; by the truth, where none fits."""
-        first = stop // 2 if start == 0 else start
-        draws = Draw.unpack(np.concatenate([rows[first:stop] for rows in self.draws()]))
-        fitted = fit_log_volume(draws.u, draws.log_volume)
-        if fitted is None:
-            return
-        self.force = fitted.force
-        if self.method.force == "auto" and fitted.is_full and fitted.error > MAX_SURROGATE_ERROR:
-            progress.say("The log volume is not quadratic: compiling again, for its exact gradient ...")
-            self.force = None
+    def retune(self, progress: Progress, window: slice) -> None:
+        """Let the method learn from the draws of a window."""
+        draws = Draw.unpack(np.concatenate([rows[window] for rows in self.draws()]))
+        before: Any = jax.tree.structure(self.tuning)
+        self.tuning, message = self.method.retuned(self.tuning, draws.u, draws.log_volume)
+        if message:
+            progress.say(message)
+        if before != jax.tree.structure(self.tuning):
             self.compile_times.clear()
             self.compiled = {width: self.compile(jr.split(self.key, width)) for width in self.compiled}
             self.compile_time += sum(self.compile_times)

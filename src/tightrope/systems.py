@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
+from jax.scipy.linalg import solve_triangular
 
 from tightrope.frames import Frame
 from tightrope.types import Array, Point, ResidualMap, State
@@ -97,3 +99,54 @@ class Lifted(NamedTuple):
 
     def energy(self, state: State) -> Array:
         return state.point.potential + 0.5 * state.momentum @ state.momentum
+
+
+class Metric(NamedTuple):
+    """A constant mass matrix, by its inverse: what warm-up has seen of the posterior's covariance."""
+
+    covariance: Array  # the inverse mass, shape (d, d), or (d,) where it is diagonal
+    scale: Array  # of momenta: inverse of the covariance's transposed Cholesky factor, or of its root
+
+    @classmethod
+    def of(cls, covariance: Array) -> Metric:
+        if covariance.ndim == 1:
+            return cls(covariance, covariance**-0.5)
+        identity = jnp.eye(len(covariance))
+        lower = jnp.linalg.cholesky(covariance)
+        return cls(covariance, solve_triangular(lower.T, identity, lower=False))
+
+    def draw(self, key: Array) -> Array:
+        """A momentum."""
+        return apply(self.scale, jr.normal(key, self.scale.shape[:1]))
+
+
+def apply(matrix: Array, vector: Array) -> Array:
+    """The product with a matrix, or with a diagonal one given by its diagonal."""
+    return matrix * vector if matrix.ndim == 1 else matrix @ vector
+
+
+class Euclidean(NamedTuple):
+    """The posterior density of u, and a kinetic energy that is the same everywhere."""
+
+    model: ResidualMap
+    metric: Metric
+
+    def at(self, u: Array) -> Point:
+        model = self.model
+
+        def potential(u: Array) -> tuple[Array, Array]:
+            lift = model.lift(u)
+            return model.prior_energy(u) + model.noise_energy(u, lift.e) + lift.log_scale, lift.e
+
+        (energy, e), gradient = jax.value_and_grad(potential, has_aux=True)(u)
+        zero = jnp.zeros(())
+        return Point(u, e, energy, gradient, log_density=-energy, log_volume=zero, rounding=zero, frame=None)
+
+    def draw_momentum(self, key: Array, point: Point) -> Array:
+        return self.metric.draw(key)
+
+    def velocity(self, state: State) -> Array:
+        return apply(self.metric.covariance, state.momentum)
+
+    def energy(self, state: State) -> Array:
+        return state.point.potential + 0.5 * state.momentum @ self.velocity(state)
