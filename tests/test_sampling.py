@@ -141,6 +141,7 @@ def test_interrupt_returns_what_there_is(model):
         signal.raise_signal(signal.SIGINT)
 
     original = tr.sampling.Run.stage
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 
     def stage(self, progress, start, stop, sizes):
         if start == 50:
@@ -152,6 +153,7 @@ def test_interrupt_returns_what_there_is(model):
         trace = tr.sample(model, draws=10**7, warmup=50, chains=2, **QUIET)
     finally:
         tr.sampling.Run.stage = original
+        signal.signal(signal.SIGINT, handler)
     assert 0 < trace.posterior.sizes["draw"] < 10**7
 
 
