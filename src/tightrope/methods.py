@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar, NamedTuple
@@ -46,7 +47,7 @@ class Retuned(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(ABC):
     """A way to sample, and the options that all of them share.
 
     Its tuning, a pytree, is what warm-up learns from the draws of all chains, besides step sizes.
@@ -63,24 +64,25 @@ class Method:
             in_range("step_size", self.step_size, 0.0, float("inf"))
 
     @property
+    @abstractmethod
     def transition(self) -> Transition:
         """What a chain does with the steps of the integrator."""
-        raise NotImplementedError
 
+    @abstractmethod
     def integrator(self, model: ResidualMap, tuning: Any) -> Integrator:
-        raise NotImplementedError
+        """Discrete time, with this tuning."""
 
+    @abstractmethod
     def initial_tuning(self, model: ResidualMap) -> Any:
         """The tuning to begin warm-up with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
         """The iterations whose draws are to tune by, window after window."""
-        raise NotImplementedError
 
+    @abstractmethod
     def retuned(self, tuning: Any, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
         """The tuning after a window with these draws, of all chains one after the other."""
-        raise NotImplementedError
 
 
 # A stand-in that misses the log volume by this much on average costs acceptance that no smaller step brings back.
