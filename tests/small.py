@@ -65,6 +65,10 @@ class Small(NamedTuple):
         rounding = 2.0**-52 * jnp.abs(self.y).max() / scale
         return Lift((self.y - self.predict(u)) / scale, self.m * jnp.log(scale), rounding)
 
+    def information_map(self, u, v):
+        log_scale = jnp.broadcast_to(jnp.log(self.scale(v)), self.m)
+        return jnp.concatenate([self.predict(v) / self.scale(u), jnp.sqrt(2.0) * log_scale])
+
 
 FORWARD = {"sine": (sine, 1, 1), "bend": (bend, 2, 4), "fold": (fold, 3, 2)}
 

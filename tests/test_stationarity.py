@@ -21,17 +21,25 @@ from small import exact_draw
 
 from tightrope import integrators
 from tightrope.frames import FRAMES, Tall
-from tightrope.integrators import ConstrainedLeapfrog, Leapfrog
+from tightrope.geometry import GEOMETRIES
+from tightrope.implicit import ImplicitSolver
+from tightrope.integrators import DRIFTS, ConstrainedLeapfrog, GeneralisedLeapfrog, Langevin, Leapfrog
 from tightrope.methods import METRICS
 from tightrope.projection import SOLVERS, Solver, project
-from tightrope.systems import Approximate, Euclidean, Lifted, Metric, cheap_force
+from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
 from tightrope.transitions import HMC, NUTS, run
 
 REPLICATES = 50_000
-THRESHOLD = np.sqrt(np.log(2 / 1e-6) / (2 * REPLICATES))
+FEWER = 20_000  # of the kernels that solve an equation by derivatives of derivatives
 SEED = 20230
 
-assert 0.0120 < THRESHOLD < 0.0121
+
+def threshold(replicates):
+    """The distance from its law that a sample exceeds once in a million."""
+    return np.sqrt(np.log(2 / 1e-6) / (2 * replicates))
+
+
+assert 0.0120 < threshold(REPLICATES) < 0.0121
 
 
 class Outcome(NamedTuple):
@@ -41,10 +49,11 @@ class Outcome(NamedTuple):
     moved: float  # mean distance travelled in (u, e)
     failure_rate: float  # of steps
     non_reversible_rate: float
+    threshold: float  # of the distance
 
     @property
     def is_exact(self) -> bool:
-        return bool(self.distance.max() < THRESHOLD)
+        return bool(self.distance.max() < self.threshold)
 
 
 def distance_from_normal(x):
@@ -54,11 +63,16 @@ def distance_from_normal(x):
     return max(np.max(steps[1:] - law), np.max(law - steps[:-1]))
 
 
-def outcome_of(build, transition, name, sigma, step_size, num_transitions):
+def outcome_of(build, transition, name, sigma, step_size, num_transitions, replicates=REPLICATES):
     """Run the kernel on exact draws; `build` makes an integrator from a model."""
+    return outcomes_of(build, transition, name, [sigma], step_size, num_transitions, replicates)[0]
+
+
+def outcomes_of(build, transition, name, sigmas, step_size, num_transitions, replicates=REPLICATES):
+    """What the kernel does at several noise scales; None is one to infer. Known ones share a compiled program."""
 
     @functools.partial(jax.jit, static_argnames="is_inferred")
-    def run_all(sigma, step_size, is_inferred):
+    def run_all(sigma, is_inferred):
         def replicate(key):
             draw_key, chain_key = jr.split(key)
             u, model = exact_draw(draw_key, name, None if is_inferred else sigma)
@@ -73,13 +87,16 @@ def outcome_of(build, transition, name, sigma, step_size, num_transitions):
             moved = jnp.linalg.norm(jnp.concatenate([point.u - u, point.e - start.e]))
             return point.u, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
 
-        return lax.map(replicate, jr.split(jr.key(SEED), REPLICATES), batch_size=2500)
+        return lax.map(replicate, jr.split(jr.key(SEED), replicates), batch_size=2500)
 
-    u, e, moved, failed, non_reversible, steps = run_all(1.0 if sigma is None else sigma, step_size, sigma is None)
-    marginals = np.concatenate([u, e], axis=1).T
-    distances = np.array([distance_from_normal(marginal) for marginal in marginals])
-    total = steps.sum()
-    return Outcome(distances, float(moved.mean()), float(failed.sum() / total), float(non_reversible.sum() / total))
+    def outcome(sigma):
+        u, e, moved, failed, non_reversible, steps = run_all(1.0 if sigma is None else sigma, sigma is None)
+        marginals = np.concatenate([u, e], axis=1).T
+        distances = np.array([distance_from_normal(marginal) for marginal in marginals])
+        rate = lambda count: float(count.sum() / steps.sum())
+        return Outcome(distances, float(moved.mean()), rate(failed), rate(non_reversible), threshold(replicates))
+
+    return [outcome(sigma) for sigma in sigmas]
 
 
 def true_kernel(frame, solver, force="exact"):
@@ -102,15 +119,18 @@ MODEL_OF = {"tall": "bend", "wide": "fold", "markov": "chain"}
 TRANSITIONS = {"static": HMC(3, jitter=0.1), "nuts": NUTS(max_depth=3)}
 
 
-@pytest.mark.parametrize("sigma", [1.0, 0.1, 1e-3, None], ids=["sigma=1", "sigma=0.1", "sigma=1e-3", "inferred"])
+SIGMAS = [1.0, 0.1, 1e-3, None]
+
+
 @pytest.mark.parametrize("frame", MODEL_OF)
 @pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_exact_draws_stay_exact(solver, transition, frame, sigma):
-    outcome = outcome_of(true_kernel(frame, solver), TRANSITIONS[transition], MODEL_OF[frame], sigma, 0.5, 2)
-    assert outcome.is_exact, outcome
-    assert outcome.moved > 0.3
-    assert outcome.failure_rate < 0.5
+def test_exact_draws_stay_exact(solver, transition, frame):
+    outcomes = outcomes_of(true_kernel(frame, solver), TRANSITIONS[transition], MODEL_OF[frame], SIGMAS, 0.5, 2)
+    for sigma, outcome in zip(SIGMAS, outcomes, strict=True):
+        assert outcome.is_exact, (sigma, outcome)
+        assert outcome.moved > 0.3, (sigma, outcome)
+        assert outcome.failure_rate < 0.5, (sigma, outcome)
 
 
 @pytest.mark.parametrize("force", ["cheap", "crooked"])
@@ -121,21 +141,65 @@ def test_any_force_of_position_is_right(frame, force):
     assert outcome.moved > 0.3
 
 
+def some_metric(model, kind):
+    """A metric that fits nothing in particular."""
+    variances = jnp.linspace(0.5, 1.5, model.d)
+    covariances = {"identity": jnp.ones(model.d), "diagonal": variances, "dense": jnp.diag(variances) + 0.2}
+    return Metric.of(covariances[kind])
+
+
 def flat_kernel(metric, system=Euclidean):
-    """HMC without a manifold, and a metric that fits nothing in particular."""
-
-    def build(model):
-        variances = jnp.linspace(0.5, 1.5, model.d)
-        covariances = {"identity": jnp.ones(model.d), "diagonal": variances, "dense": jnp.diag(variances) + 0.2}
-        return Leapfrog(system(model, Metric.of(covariances[metric])))
-
-    return build
+    """HMC without a manifold."""
+    return lambda model: Leapfrog(system(model, some_metric(model, metric)))
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("metric", METRICS)
 def test_methods_without_a_manifold_are_right(metric, transition):
     outcome = outcome_of(flat_kernel(metric), TRANSITIONS[transition], "bend", None, 0.3, 2)
+    assert outcome.is_exact, outcome
+    assert outcome.moved > 0.3
+
+
+def riemannian_kernel(geometry, solver="newton", system=Riemannian):
+    """HMC with a metric of position."""
+    return lambda model: GeneralisedLeapfrog(
+        system(model, GEOMETRIES[geometry]), ImplicitSolver(solver, max_iterations=12)
+    )
+
+
+@pytest.mark.parametrize(
+    ("geometry", "solver", "transition"),
+    [
+        ("fisher", "newton", "nuts"),
+        ("fisher", "fixed-point", "static"),
+        ("lifted", "newton", "static"),
+        ("softabs", "newton", "static"),
+    ],
+)
+def test_riemannian_methods_are_right(geometry, solver, transition):
+    kernel = riemannian_kernel(geometry, solver)
+    outcome = outcome_of(kernel, TRANSITIONS[transition], "bend", None, 0.3, 2, FEWER)
+    assert outcome.is_exact, outcome
+    assert outcome.moved > 0.3
+    assert outcome.failure_rate < 0.1
+
+
+def walking_kernel(drift, is_local, integrator=Langevin):
+    """Normal proposals with a metric of position, or with the same one everywhere."""
+
+    def build(model):
+        everywhere = Euclidean(model, some_metric(model, "dense"))
+        return integrator(Riemannian(model, GEOMETRIES["fisher"]) if is_local else everywhere, drift)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("drift", "is_local"), [("none", False), ("gradient", False), *((drift, True) for drift in DRIFTS)]
+)
+def test_methods_of_one_step_are_right(drift, is_local):
+    outcome = outcome_of(walking_kernel(drift, is_local), HMC(1), "bend", None, 0.7, 5)
     assert outcome.is_exact, outcome
     assert outcome.moved > 0.3
 
@@ -228,6 +292,54 @@ class MomentaOfTheInverse(Euclidean):
         return jnp.linalg.cholesky(self.metric.covariance) @ jr.normal(key, (self.model.d,))
 
 
+class NoMetricGradient(Riemannian):
+    """A metric taken for constant."""
+
+    def at(self, u):
+        point = super().at(u)
+        frame = point.frame._replace(derivative=jnp.zeros_like(point.frame.derivative))
+        return point._replace(frame=frame, gradient=point.gradient - frame.log_volume_gradient)
+
+
+class Biased(Langevin):
+    """Proposals judged otherwise than by their densities."""
+
+    system = property(lambda self: self.walk(self.base))
+
+
+class Symmetric(Walk):
+    """As if the way back were as likely as the way there."""
+
+    def energy(self, state):
+        return -state.point.log_density
+
+
+class NoDeterminant(Walk):
+    """Without the determinants of the metric."""
+
+    def energy(self, state):
+        return self.base.energy(state) - state.point.log_volume
+
+
+class Lenient(Walk):
+    """Half of the energy is forgiven."""
+
+    def energy(self, state):
+        return 0.5 * self.base.energy(state)
+
+
+class SymmetricLangevin(Biased):
+    walk = Symmetric
+
+
+class NoDeterminantLangevin(Biased):
+    walk = NoDeterminant
+
+
+class LenientLangevin(Biased):
+    walk = Lenient
+
+
 class UnweightedTree(NUTS):
     """Leaves are chosen alike, whatever their energy."""
 
@@ -264,10 +376,50 @@ CASES = {
 }
 
 
-def test_momenta_of_another_law_are_caught():
-    setting = dict(transition=HMC(3), name="bend", sigma=None, step_size=0.3, num_transitions=4)
-    assert outcome_of(flat_kernel("dense"), **setting).is_exact
-    assert not outcome_of(flat_kernel("dense", MomentaOfTheInverse), **setting).is_exact
+SMOOTH = dict(name="bend", sigma=None, step_size=0.3, num_transitions=4)
+CURVED = dict(name="bend", sigma=None, step_size=0.3, num_transitions=2, replicates=FEWER)
+WALK = dict(name="bend", sigma=None, step_size=0.7, num_transitions=5)
+
+OTHER_METHODS = {
+    "momenta of another law": (
+        SMOOTH,
+        HMC(3),
+        flat_kernel("dense"),
+        [flat_kernel("dense", MomentaOfTheInverse)],
+    ),
+    "metric gradient dropped": (
+        CURVED,
+        HMC(3),
+        riemannian_kernel("fisher"),
+        [riemannian_kernel("fisher", system=NoMetricGradient)],
+    ),
+    "asymmetry of local proposals dropped, or their determinants": (
+        WALK,
+        HMC(1),
+        walking_kernel("gradient", True),
+        [
+            walking_kernel("gradient", True, SymmetricLangevin),
+            walking_kernel("gradient", True, NoDeterminantLangevin),
+        ],
+    ),
+    "wrong acceptance of a random walk": (
+        WALK,
+        HMC(1),
+        walking_kernel("none", False),
+        [walking_kernel("none", False, LenientLangevin)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_METHODS)
+def test_mutant_of_another_method_is_caught(case):
+    setting, transition, build, mutants = OTHER_METHODS[case]
+    true = outcome_of(build, transition, **setting)
+    assert true.is_exact, true
+    for build_mutant in mutants:
+        wrong = outcome_of(build_mutant, transition, **setting)
+        print(f"\n{case}: {wrong.distance.max():.4f} against {true.distance.max():.4f}, threshold {true.threshold:.4f}")
+        assert not wrong.is_exact, wrong
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -279,5 +431,5 @@ def test_mutant_is_caught(case):
     if setting is SINE:
         assert true.non_reversible_rate >= 0.05
     wrong = outcome_of(build_mutant, mutant_transition, **setting)
-    print(f"\n{case}: {wrong.distance.max():.4f} against {true.distance.max():.4f}, threshold {THRESHOLD:.4f}")
+    print(f"\n{case}: {wrong.distance.max():.4f} against {true.distance.max():.4f}, threshold {true.threshold:.4f}")
     assert not wrong.is_exact, wrong

@@ -29,9 +29,9 @@ LAYERS = """
     adaptation
     transitions
     integrators
-    projection
+    projection implicit
     systems
-    frames
+    frames geometry
     state_space
     models
     checks

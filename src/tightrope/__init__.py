@@ -16,7 +16,19 @@ from importlib.metadata import version  # noqa: E402
 
 from tightrope import zoo  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
-from tightrope.methods import HMC, NUTS, LiftedHMC, LiftedNUTS  # noqa: E402
+from tightrope.methods import (  # noqa: E402
+    HMC,
+    MALA,
+    NUTS,
+    RWM,
+    LiftedHMC,
+    LiftedNUTS,
+    LocalMALA,
+    LocalRWM,
+    RiemannianHMC,
+    RiemannianNUTS,
+    XifaraMALA,
+)
 from tightrope.models import Model  # noqa: E402
 from tightrope.results import predict, prior  # noqa: E402
 from tightrope.sampling import sample  # noqa: E402
@@ -26,13 +38,20 @@ from tightrope.types import InputError  # noqa: E402
 __version__ = version("tightrope")
 __all__ = [
     "HMC",
+    "MALA",
     "NUTS",
+    "RWM",
     "InputError",
     "LiftedHMC",
     "LiftedNUTS",
+    "LocalMALA",
+    "LocalRWM",
     "Model",
+    "RiemannianHMC",
+    "RiemannianNUTS",
     "SamplingWarning",
     "StateSpaceModel",
+    "XifaraMALA",
     "predict",
     "prior",
     "sample",

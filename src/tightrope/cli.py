@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tightrope import plots, zoo
+from tightrope import reproduce as targets
 from tightrope.diagnostics import SamplingWarning, findings, performance, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
@@ -69,6 +70,16 @@ def methods() -> None:
     for name, method in METHODS.items():
         table.add_row(name, (method.__doc__ or "").splitlines()[0])
     console.print(table)
+
+
+@app.command()
+def reproduce(
+    target: Annotated[str, typer.Argument(help="figure-2 or figure-a1.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the data and the picture.")] = Path("runs/reproduce"),
+) -> None:
+    """Make a figure of the paper."""
+    targets.reproduce(target, out, quick, lambda line: console.print(line, highlight=False, soft_wrap=True))
 
 
 def show_summary(trace: xr.DataTree) -> str:

@@ -14,9 +14,11 @@ import numpy as np
 from tightrope import transitions as trajectories
 from tightrope.adaptation import fit_log_volume, shrunk_covariance, windows
 from tightrope.frames import FRAMES, choose_frame
-from tightrope.integrators import ConstrainedLeapfrog, Integrator, Leapfrog
+from tightrope.geometry import GEOMETRIES
+from tightrope.implicit import IMPLICIT_SOLVERS, ImplicitSolver
+from tightrope.integrators import ConstrainedLeapfrog, GeneralisedLeapfrog, Integrator, Langevin, Leapfrog
 from tightrope.projection import SOLVERS, Solver
-from tightrope.systems import Approximate, Euclidean, Lifted, Metric, cheap_force, surrogate_force
+from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, cheap_force, surrogate_force
 from tightrope.transitions import Transition
 from tightrope.types import InputError, ResidualMap
 
@@ -39,6 +41,14 @@ def in_range(argument: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside an open interval."""
     if not low < value < high:
         raise InputError(f"{argument}={value} must lie between {low:g} and {high:g}.")
+
+
+def check_solver(method: Lifting | Implicit) -> None:
+    """Refuse to solve equations without end or to no end."""
+    in_range("tolerance", method.tolerance, 0.0, 1.0)
+    in_range("reverse_tolerance", method.reverse_tolerance, 0.0, 1.0)
+    if method.max_iterations < 1:
+        raise InputError(f"max_iterations={method.max_iterations} must be at least 1.")
 
 
 class Retuned(NamedTuple):
@@ -107,10 +117,7 @@ class Lifting(Method):
         one_of("solver", self.solver, ("auto", *SOLVERS))
         one_of("force", self.force, FORCES)
         one_of("frame", self.frame, ("auto", *FRAMES))
-        in_range("tolerance", self.tolerance, 0.0, 1.0)
-        in_range("reverse_tolerance", self.reverse_tolerance, 0.0, 1.0)
-        if self.max_iterations < 1:
-            raise InputError(f"max_iterations={self.max_iterations} must be at least 1.")
+        check_solver(self)
 
     def frame_name(self, model: ResidualMap) -> str:
         if self.frame == "markov" and not getattr(model, "has_links", False):
@@ -171,8 +178,51 @@ class Flat(Method):
     def retuned(self, tuning: Metric, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
         return Retuned(Metric.of(jnp.asarray(shrunk_covariance(u, self.metric == "dense"))))
 
-    def integrator(self, model: ResidualMap, tuning: Metric) -> Leapfrog:
+    def integrator(self, model: ResidualMap, tuning: Metric) -> Integrator:
         return Leapfrog(Euclidean(model, tuning))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curved(Method):
+    """Options of the methods that measure lengths in u by where they are."""
+
+    metric: str = "fisher"  # fisher, lifted or softabs
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("metric", self.metric, GEOMETRIES)
+
+    def initial_tuning(self, model: ResidualMap) -> None:
+        if self.metric == "fisher" and not getattr(model, "has_information", False):
+            raise InputError('metric="fisher" is for additive normal noise: use "lifted" or "softabs".')
+
+    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
+        return []
+
+    def retuned(self, tuning: None, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
+        return Retuned(tuning)
+
+    def system(self, model: ResidualMap) -> Riemannian:
+        return Riemannian(model, GEOMETRIES[self.metric])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implicit(Curved):
+    """Options of the Riemannian methods, whose steps are solutions of equations."""
+
+    solver: str = "newton"  # newton or fixed-point
+    tolerance: float = 1e-9
+    max_iterations: int = 100
+    reverse_tolerance: float = 2e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("solver", self.solver, IMPLICIT_SOLVERS)
+        check_solver(self)
+
+    def integrator(self, model: ResidualMap, tuning: None) -> GeneralisedLeapfrog:
+        solver = ImplicitSolver(self.solver, self.tolerance, self.max_iterations, self.reverse_tolerance)
+        return GeneralisedLeapfrog(self.system(model), solver)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +288,97 @@ class HMC(Static, Flat):
     name: ClassVar[str] = "hmc"
 
 
-METHODS: dict[str, type[Method]] = {cls.name: cls for cls in (LiftedNUTS, LiftedHMC, NUTS, HMC)}
+@dataclass(frozen=True, kw_only=True)
+class RiemannianNUTS(Turning, Implicit):
+    """HMC with a metric that changes from place to place, with trajectories that end when they turn back."""
+
+    name: ClassVar[str] = "riemannian-nuts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiemannianHMC(Static, Implicit):
+    """HMC with a metric that changes from place to place, with a fixed number of steps."""
+
+    name: ClassVar[str] = "riemannian-hmc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Single(Method):
+    """One step at a time."""
+
+    drift: ClassVar[str]
+
+    @property
+    def transition(self) -> Transition:
+        return trajectories.HMC(1, can_diverge=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RWM(Single, Flat):
+    """Random walk: normal proposals around the present point."""
+
+    name: ClassVar[str] = "rwm"
+    drift: ClassVar[str] = "none"
+    target_accept: float = 0.234
+
+    def integrator(self, model: ResidualMap, tuning: Metric) -> Langevin:
+        return Langevin(Euclidean(model, tuning), self.drift)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MALA(RWM):
+    """Langevin: normal proposals around a point that is moved along the gradient."""
+
+    name: ClassVar[str] = "mala"
+    drift: ClassVar[str] = "gradient"
+    target_accept: float = 0.574
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRWM(Single, Curved):
+    """Random walk with proposals as wide as the metric at the present point says."""
+
+    name: ClassVar[str] = "local-rwm"
+    drift: ClassVar[str] = "none"
+    target_accept: float = 0.234
+
+    def integrator(self, model: ResidualMap, tuning: None) -> Langevin:
+        return Langevin(self.system(model), self.drift)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalMALA(LocalRWM):
+    """Langevin with the metric at the present point, its change left out: simplified manifold MALA."""
+
+    name: ClassVar[str] = "local-mala"
+    drift: ClassVar[str] = "gradient"
+    target_accept: float = 0.574
+
+
+@dataclass(frozen=True, kw_only=True)
+class XifaraMALA(LocalMALA):
+    """Langevin with the metric at the present point and its change: Xifara's position-dependent MALA."""
+
+    name: ClassVar[str] = "xifara-mala"
+    drift: ClassVar[str] = "corrected"
+
+
+METHODS: dict[str, type[Method]] = {
+    cls.name: cls
+    for cls in (
+        LiftedNUTS,
+        LiftedHMC,
+        NUTS,
+        HMC,
+        RiemannianNUTS,
+        RiemannianHMC,
+        RWM,
+        MALA,
+        LocalRWM,
+        LocalMALA,
+        XifaraMALA,
+    )
+}
 
 
 def method_of(method: str | Method, **options: Any) -> Method:

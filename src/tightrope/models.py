@@ -51,6 +51,16 @@ class Conditioned(NamedTuple):
         """The derivatives of the chain, link by link."""
         return self.observations.links(u, self.y)
 
+    @property
+    def has_information(self) -> bool:
+        """Whether noise is additive and normal."""
+        is_normal = getattr(self.observations, "is_normal", None)
+        return is_normal is not None and is_normal(self.parameters.values(jnp.zeros(self.d)))
+
+    def information_map(self, u: Array, v: Array) -> Array:
+        """Squares to the Fisher information of the data."""
+        return self.observations.information_map(self.parameters.values(u), self.parameters.values(v))
+
     def log_density(self, u: Array) -> Array:
         lift = self.lift(u)
         return -self.prior_energy(u) - self.noise_energy(u, lift.e) - lift.log_scale
@@ -216,6 +226,8 @@ class Model:
             function: Callable[[Params], Any] = lambda params: params[scale]
         elif callable(scale):
             function = scale
+        elif isinstance(scale, jax.core.Tracer):
+            function = lambda params: scale  # a whole range of scales at once: none to look at
         else:
             constant = np.asarray(scale, float)
             if not (np.isfinite(constant).all() and (constant > 0).all()):

@@ -83,6 +83,30 @@ class Additive:
         """The least of the noise scales, which must be positive."""
         return jnp.stack([block.scales(params).min() for block in self.blocks]).min()
 
+    def is_normal(self, params: Params) -> bool:
+        """Whether all noise is normal."""
+        return all(isinstance(block.law(params), dist.Normal) for block in self.blocks)
+
+    def information_map(self, params: Params, others: Params) -> Array:
+        """A vector whose Jacobian in the others, where they are equal, squares to the Fisher information.
+
+        For y ~ N(mu, A A^T): the whitened mean A^-1 mu', and (B + B^T) / sqrt 2 with B = A^-1 A'.
+        """
+        predicted, parts = self.predictions(others), []
+        for block in self.blocks:
+            law, other_law = block.law(params), block.law(others)
+            scale, other_scale = block.scales(params) * law.scale, block.scales(others) * other_law.scale
+            mean = predicted[block.name].ravel()[block.kept] + block.scales(others) * other_law.loc
+            if block.factor is None:
+                parts += [mean / scale, jnp.sqrt(2.0) * other_scale / scale]
+                continue
+            factor = scale[:, None] * block.kept_factor(params)
+            other_factor = other_scale[:, None] * block.kept_factor(others)
+            whiten = lambda x, factor=factor: jax.scipy.linalg.solve_triangular(factor, x, lower=True)
+            change = whiten(other_factor)
+            parts += [whiten(mean), ((change + change.T) / jnp.sqrt(2.0)).ravel()]
+        return jnp.concatenate(parts)
+
     def noise_log_density(self, params: Params, e: Array) -> Array:
         """Log density of each residual under its law, shape (m,)."""
         parts = zip(self.blocks, self.split(e), strict=True)

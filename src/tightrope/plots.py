@@ -62,3 +62,32 @@ def overview(trace: xr.DataTree, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def heat_maps(acceptance: xr.DataArray, path: Path) -> None:
+    """Mean acceptance over noise scale and step size, one map a method."""
+    names = acceptance["method"].values
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(3.4 * columns, 3.1 * rows),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, names, strict=False):
+        shown = acceptance.sel(method=name).transpose("step_size", "sigma")
+        mesh = axis.pcolormesh(shown["sigma"], shown["step_size"], shown, vmin=0, vmax=1, cmap="viridis")
+        axis.set(xscale="log", yscale="log", title=name)
+    for axis in axes[-1]:
+        axis.set_xlabel("noise scale")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("step size")
+    figure.colorbar(mesh, ax=axes, label="mean acceptance", shrink=0.8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

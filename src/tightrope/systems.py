@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from tightrope.frames import Frame
+from tightrope.geometry import Geometry, posterior_energy
 from tightrope.types import Array, Point, ResidualMap, State
 
 
@@ -27,6 +28,19 @@ class System(Protocol):
 
     def energy(self, state: State) -> Array:
         """The Hamiltonian."""
+
+
+class FlatSystem(System, Protocol):
+    """A Hamiltonian of u with a metric: what a Langevin step asks of it besides."""
+
+    def momentum(self, point: Point, velocity: Array) -> Array:
+        """The momentum with a velocity."""
+
+    def energy_gradient(self, point: Point) -> Array:
+        """The gradient of the negative log posterior density."""
+
+    def metric_divergence(self, point: Point) -> Array:
+        """The sum over j and k of d_k M_ij (M^-1)_jk."""
 
 
 class Approximate(NamedTuple):
@@ -132,13 +146,7 @@ class Euclidean(NamedTuple):
     metric: Metric
 
     def at(self, u: Array) -> Point:
-        model = self.model
-
-        def potential(u: Array) -> tuple[Array, Array]:
-            lift = model.lift(u)
-            return model.prior_energy(u) + model.noise_energy(u, lift.e) + lift.log_scale, lift.e
-
-        (energy, e), gradient = jax.value_and_grad(potential, has_aux=True)(u)
+        (energy, e), gradient = jax.value_and_grad(posterior_energy, 1, has_aux=True)(self.model, u)
         zero = jnp.zeros(())
         return Point(u, e, energy, gradient, log_density=-energy, log_volume=zero, rounding=zero, frame=None)
 
@@ -150,3 +158,108 @@ class Euclidean(NamedTuple):
 
     def energy(self, state: State) -> Array:
         return state.point.potential + 0.5 * state.momentum @ self.velocity(state)
+
+    def momentum(self, point: Point, velocity: Array) -> Array:
+        return apply(self.metric.scale, apply(self.metric.scale.T, velocity))
+
+    def energy_gradient(self, point: Point) -> Array:
+        return point.gradient
+
+    def metric_divergence(self, point: Point) -> Array:
+        return jnp.zeros_like(point.u)
+
+
+class Curvature(NamedTuple):
+    """A metric at a point, and how it changes there."""
+
+    lower: Array  # Cholesky factor of the metric M
+    derivative: Array  # d_k M_ij, k last
+    log_volume_gradient: Array  # of 1/2 log det M
+
+    def solve(self, vector: Array) -> Array:
+        return cho_solve((self.lower, True), vector)
+
+
+class Riemannian(NamedTuple):
+    """The posterior density of u, and a kinetic energy that changes from place to place.
+
+    H(u, p) = Phi(u) + 1/2 log det M(u) + 1/2 p^T M(u)^-1 p.
+
+    Girolami and Calderhead (2011).
+    """
+
+    model: ResidualMap
+    geometry: Geometry
+
+    def at(self, u: Array) -> Point:
+        (energy, e), gradient = jax.value_and_grad(posterior_energy, 1, has_aux=True)(self.model, u)
+
+        def metric(u: Array) -> tuple[Array, Array]:
+            matrix = self.geometry(self.model, u)
+            return matrix, matrix
+
+        derivative, matrix = jax.jacfwd(metric, has_aux=True)(u)
+        lower = jnp.linalg.cholesky(matrix)
+        inverse = cho_solve((lower, True), jnp.eye(u.size))
+        frame = Curvature(lower, derivative, 0.5 * jnp.einsum("ij,ijk->k", inverse, derivative))
+        log_volume = jnp.log(jnp.diagonal(lower)).sum()
+        return Point(
+            u=u,
+            e=e,
+            potential=energy + log_volume,
+            gradient=gradient + frame.log_volume_gradient,
+            log_density=-energy,
+            log_volume=log_volume,
+            rounding=jnp.zeros(()),
+            frame=frame,
+        )
+
+    def draw_momentum(self, key: Array, point: Point) -> Array:
+        return point.frame.lower @ jr.normal(key, point.u.shape)
+
+    def velocity(self, state: State) -> Array:
+        return state.point.frame.solve(state.momentum)
+
+    def energy(self, state: State) -> Array:
+        return state.point.potential + 0.5 * state.momentum @ self.velocity(state)
+
+    def force(self, state: State) -> Array:
+        """What a kick subtracts from the momentum, per unit of time: dH/du."""
+        velocity = self.velocity(state)
+        kinetic = jnp.einsum("i,ijk,j->k", velocity, state.point.frame.derivative, velocity)
+        return state.point.gradient - 0.5 * kinetic
+
+    def velocity_at(self, u: Array, momentum: Array) -> Array:
+        """The velocity of a momentum where nothing else need be known."""
+        return cho_solve((jnp.linalg.cholesky(self.geometry(self.model, u)), True), momentum)
+
+    def momentum(self, point: Point, velocity: Array) -> Array:
+        return point.frame.lower @ (point.frame.lower.T @ velocity)
+
+    def energy_gradient(self, point: Point) -> Array:
+        return point.gradient - point.frame.log_volume_gradient
+
+    def metric_divergence(self, point: Point) -> Array:
+        inverse = point.frame.solve(jnp.eye(point.u.size))
+        return jnp.einsum("ijk,jk->i", point.frame.derivative, inverse)
+
+
+class Walk(NamedTuple):
+    """A system as a Langevin step sees it.
+
+    The step from (u, p) to (u', p') stretches volume by det M(u') / det M(u): the energy accounts for that.
+    """
+
+    base: FlatSystem
+
+    def at(self, u: Array) -> Point:
+        return self.base.at(u)
+
+    def draw_momentum(self, key: Array, point: Point) -> Array:
+        return self.base.draw_momentum(key, point)
+
+    def velocity(self, state: State) -> Array:
+        return self.base.velocity(state)
+
+    def energy(self, state: State) -> Array:
+        return self.base.energy(state) - 2 * state.point.log_volume

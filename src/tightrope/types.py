@@ -53,6 +53,13 @@ class ResidualMap(Protocol):
         """The residual at u."""
 
 
+class InformativeMap(ResidualMap, Protocol):
+    """The residual map of additive normal noise: what the Fisher metric asks of it besides."""
+
+    def information_map(self, u: Array, v: Array) -> Array:
+        """A vector whose Jacobian in v, at v = u, has the Fisher information as its Gram matrix."""
+
+
 class LinkedMap(ResidualMap, Protocol):
     """The residual map of a chain of states: what the markov frame asks of it besides."""
 

@@ -29,6 +29,7 @@ class HMC(NamedTuple):
 
     num_steps: int
     jitter: float = 0.0  # the step size varies by this fraction, up and down, between trajectories
+    can_diverge: bool = True  # whether a high energy is worth a word: a random walk proposes it all the time
 
     def start(
         self, integrator: Integrator, key: Array, point: Point, step_size: Array, is_early: Array | bool = False
@@ -63,7 +64,7 @@ class HMC(NamedTuple):
             step_size=trajectory.step_size,
             tree_depth=jnp.zeros((), int),
             reached_max_treedepth=jnp.array(False),
-            diverging=leaf.diverging,
+            diverging=leaf.diverging & self.can_diverge,
             energy=trajectory.initial_energy + jnp.where(accepted, leaf.energy_error, 0.0),
             energy_error=jnp.where(accepted, leaf.energy_error, 0.0),
             lp=point.log_density,

@@ -1,0 +1,148 @@
+"""Acceptance over a grid of noise scale and step size: how each method's steps must shrink with the noise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import xarray as xr
+from jax import lax
+
+from tightrope import methods, plots, zoo
+from tightrope.methods import Method
+from tightrope.models import Model
+from tightrope.transitions import run
+from tightrope.types import Array
+
+GRID = np.logspace(-5, 0, 11)
+NUM_STEPS = 10  # of a trajectory
+SEED = 1
+HALF = 0.5  # the acceptance that marks the largest usable step
+
+FIGURE_2: dict[str, Method] = {
+    "RWM": methods.RWM(metric="identity"),
+    "MALA": methods.MALA(metric="identity"),
+    "HMC": methods.HMC(metric="identity", num_steps=NUM_STEPS, jitter=0.0),
+    "RM-HMC Fisher": methods.RiemannianHMC(metric="fisher", solver="fixed-point", num_steps=NUM_STEPS, jitter=0.0),
+    "RM-HMC SoftAbs": methods.RiemannianHMC(metric="softabs", solver="fixed-point", num_steps=NUM_STEPS, jitter=0.0),
+    "lifted": methods.LiftedHMC(solver="newton", num_steps=NUM_STEPS, jitter=0.0),
+}
+FIGURE_A1: dict[str, Method] = {
+    "position-dependent RWM": methods.LocalRWM(),
+    "position-dependent MALA": methods.LocalMALA(),
+    "Xifara's MALA": methods.XifaraMALA(),
+}
+
+
+def figure_2(out: Path, quick: bool, say: Callable[[str], None]) -> None:
+    """Six methods on the toy."""
+    heat_maps(FIGURE_2, out / "figure-2", quick, say)
+
+
+def figure_a1(out: Path, quick: bool, say: Callable[[str], None]) -> None:
+    """The position-dependent proposals on the toy."""
+    heat_maps(FIGURE_A1, out / "figure-a1", quick, say)
+
+
+def heat_maps(compared: Mapping[str, Method], stem: Path, quick: bool, say: Callable[[str], None]) -> None:
+    """Run the grids into a file, then draw and tell what the file holds."""
+    num_draws, found = 200 if quick else 1000, {}
+    toy = lambda sigma: zoo.load("toy", sigma=sigma)
+    for name, method in compared.items():
+        started = time.perf_counter()
+        found[name] = acceptance_grid(method, toy, GRID, GRID, points_on_the_loop(4), num_draws, SEED)
+        say(f"{name}: {time.perf_counter() - started:.0f} s")
+    command = f"tightrope reproduce {stem.name}{' --quick' if quick else ''}"
+    grids = xr.concat(found.values(), xr.Variable("method", list(found))).to_dataset(name="acceptance")
+    grids.assign_attrs(command=command, seed=SEED, draws=num_draws).to_netcdf(
+        stem.with_suffix(".nc"), engine="h5netcdf"
+    )
+    with xr.open_dataset(stem.with_suffix(".nc"), engine="h5netcdf") as saved:
+        means = saved["acceptance"].mean("chain").load()
+    plots.heat_maps(means, stem.with_suffix(".png"))
+    for name in means["method"].values:
+        limits = largest_steps(means.sel(method=name))
+        steps = " ".join("  none " if np.isnan(limit) else f"{limit:7.1e}" for limit in limits)
+        say(f"{name:24} largest eps with acceptance over {HALF}: {steps}  slope {slope(limits):.2f}")
+    say(f"Left {stem.with_suffix('.nc')} and {stem.with_suffix('.png')}")
+
+
+def acceptance_grid(
+    method: Method,
+    model_of: Callable[[Any], Model],
+    sigmas: np.ndarray,
+    step_sizes: np.ndarray,
+    starts: np.ndarray,
+    num_draws: int,
+    seed: int,
+) -> xr.DataArray:
+    """Mean acceptance of chains with fixed settings, for all noise scales, step sizes and starts at once."""
+    method.initial_tuning(model_of(sigmas[0]).condition())  # a mistake shows before anything is traced
+
+    def chain(sigma: Array, step_size: Array, start: Array, key: Array) -> Array:
+        model = model_of(sigma).condition()
+        integrator = method.integrator(model, method.initial_tuning(model))
+
+        def body(carry: Any, key: Array) -> tuple[Any, None]:
+            point, total = carry
+            point, info = run(method.transition, integrator, key, point, step_size)
+            return (point, total + info.acceptance_rate), None
+
+        begin = (integrator.system.at(start), jnp.zeros(()))
+        (_, total), _ = lax.scan(body, begin, jr.split(key, num_draws))
+        return total / num_draws
+
+    shape = (len(sigmas), len(step_sizes), len(starts))
+    keys = jr.split(jr.key(seed), shape)
+    over_starts = jax.vmap(chain, (None, None, 0, 0))
+    over_steps = jax.vmap(over_starts, (None, 0, None, 0))
+    over_sigmas = jax.vmap(over_steps, (0, None, None, 0))
+    values = jax.jit(over_sigmas)(jnp.asarray(sigmas), jnp.asarray(step_sizes), jnp.asarray(starts), keys)
+    return xr.DataArray(
+        np.asarray(values), {"sigma": sigmas, "step_size": step_sizes}, dims=("sigma", "step_size", "chain")
+    )
+
+
+def points_on_the_loop(number: int) -> np.ndarray:
+    """Points of the toy's limiting set, equally far apart along it."""
+    angles = np.linspace(0, 2 * np.pi, 2001)
+    cos2, sin2 = np.cos(angles) ** 2, np.sin(angles) ** 2
+    # F = 1 on the ray with this angle: cos^4 r^4 + (sin^2 - cos^2 / 2) r^2 = 1, without cancellation.
+    linear = sin2 - cos2 / 2
+    radii = np.sqrt(2 / (linear + np.sqrt(linear**2 + 4 * cos2**2)))
+    loop = radii[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    lengths = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(loop, axis=0), axis=1))])
+    places = np.searchsorted(lengths, np.arange(number) / number * lengths[-1])
+    return loop[places]
+
+
+def largest_steps(means: xr.DataArray) -> np.ndarray:
+    """For each noise scale, the step size at which acceptance falls to one half; NaN where no step has more."""
+    log_steps, limits = np.log(means["step_size"].values), []
+    for row in means.transpose("sigma", "step_size").values:
+        above = np.flatnonzero(row > HALF)
+        if not len(above):
+            limits.append(np.nan)
+            continue
+        last = above[-1]
+        if last == len(row) - 1:
+            limits.append(np.exp(log_steps[last]))
+            continue
+        share = (row[last] - HALF) / (row[last] - row[last + 1])
+        limits.append(np.exp(log_steps[last] + share * (log_steps[last + 1] - log_steps[last])))
+    return np.array(limits)
+
+
+SMALL = 0.05  # noise scales below which the posterior is thin
+
+
+def slope(limits: np.ndarray) -> float:
+    """How the largest step goes with the noise, both as logarithms, over the small noise scales."""
+    used = (GRID < SMALL) & np.isfinite(limits)
+    return float(np.polyfit(np.log(GRID[used]), np.log(limits[used]), 1)[0]) if used.sum() > 1 else np.nan
