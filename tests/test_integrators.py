@@ -1,4 +1,4 @@
-"""The constrained leapfrog: against the paper's own algorithm, and what a good integrator must keep."""
+"""Steps: the constrained one against the paper's own algorithm, and what a good integrator must keep."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,11 @@ import pytest
 from small import DENSE, FORWARD, Small, exact_draw
 
 from tightrope.frames import FRAMES
-from tightrope.integrators import ConstrainedLeapfrog
+from tightrope.geometry import GEOMETRIES, fisher, posterior_energy
+from tightrope.implicit import IMPLICIT_SOLVERS, ImplicitSolver
+from tightrope.integrators import DRIFTS, ConstrainedLeapfrog, GeneralisedLeapfrog, Langevin
 from tightrope.projection import SOLVERS, Solver
-from tightrope.systems import Lifted
+from tightrope.systems import Lifted, Riemannian
 from tightrope.types import Lift, State, Status
 
 EXACT = 1e-13  # solver tolerance for comparisons with other algorithms
@@ -252,3 +254,89 @@ def test_forward_model_that_gives_nan_is_counted():
     point = integrator.system.at(jnp.array([0.15, 0.0]))
     momentum = point.frame.tangent(jnp.array([50.0, 0, 0, 0, 0, 0]))
     assert integrator.step(State(point, momentum), 0.3).status == Status.NON_FINITE
+
+
+# The generalised leapfrog
+
+
+def riemannian(geometry, solver="newton"):
+    u, model = drawn("bend", None)
+    return u, GeneralisedLeapfrog(Riemannian(model, GEOMETRIES[geometry]), ImplicitSolver(solver))
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_riemannian_force_is_the_gradient_of_the_energy(geometry):
+    u, integrator = riemannian(geometry)
+    momentum = jr.normal(jr.key(1), u.shape)
+    energy = lambda u: integrator.system.energy(State(integrator.system.at(u), momentum))
+    step = 1e-5 * jnp.eye(u.size)
+    expected = [(energy(u + along) - energy(u - along)) / 2e-5 for along in step]
+    np.testing.assert_allclose(integrator.system.force(State(integrator.system.at(u), momentum)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", IMPLICIT_SOLVERS)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_generalised_leapfrog(geometry, solver):
+    """It comes back, keeps the volume, and its energy error falls as the square of the step."""
+    u, integrator = riemannian(geometry, solver)
+    system, point = integrator.system, integrator.system.at(u)
+    state = State(point, system.draw_momentum(jr.key(1), point))
+    there = integrator.step(state, 0.1)
+    back = integrator.step(there.state, -0.1)
+    assert there.status == back.status == Status.OK
+    np.testing.assert_allclose(back.state.point.u, u, atol=1e-8)
+    np.testing.assert_allclose(back.state.momentum, state.momentum, atol=1e-7)
+
+    def ends(z):
+        end = integrator.step(State(system.at(z[: u.size]), z[u.size :]), 0.1).state
+        return jnp.concatenate([end.point.u, end.momentum])
+
+    at, shift = jnp.concatenate([u, state.momentum]), 1e-4 * jnp.eye(2 * u.size)
+    jacobian = jax.jit(jax.vmap(lambda along: (ends(at + along) - ends(at - along)) / 2e-4))(shift).T
+    form = np.kron([[0, 1], [-1, 0]], np.eye(u.size))
+    np.testing.assert_allclose(jacobian.T @ form @ jacobian, form, atol=2e-4)
+
+    sizes = np.array([0.04, 0.02, 0.01])
+    ended = [trajectory(integrator, state, size, round(0.4 / size))[0] for size in sizes]
+    errors = [abs(system.energy(end) - system.energy(state)) for end in ended]
+    slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert abs(slope - 2.0) < 0.1, slope
+
+
+def test_implicit_solvers_say_when_they_fail():
+    for name in IMPLICIT_SOLVERS:
+        solved = ImplicitSolver(name).solve(jnp.cos, jnp.ones(2))
+        assert solved.status == Status.OK
+        np.testing.assert_allclose(solved.x, 0.7390851332, atol=1e-8)
+    assert ImplicitSolver("fixed-point").solve(lambda x: 2 * x, jnp.ones(2)).status == Status.PROJECTION_FAILED
+    assert ImplicitSolver().solve(lambda x: x / 0.0, jnp.ones(2)).status == Status.PROJECTION_FAILED
+
+
+# Langevin steps
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_langevin_energy_is_the_hastings_ratio(drift):
+    """The change of energy in a step is the ratio of target and proposal densities, written out."""
+    u, model = drawn("bend", None)
+    integrator, size = Langevin(Riemannian(model, fisher), drift), 0.4
+    system, point = integrator.system, integrator.system.at(u)
+    state = State(point, system.draw_momentum(jr.key(1), point))
+    end = integrator.step(state, size).state
+
+    def proposal_log_density(start, other):
+        metric, slopes = fisher(model, start), jax.jacfwd(lambda u: fisher(model, u))(start)
+        gradient = jax.grad(lambda u: posterior_energy(model, u)[0])(start)
+        correction = jnp.einsum("ijk,jk->i", slopes, jnp.linalg.inv(metric))
+        along = {"none": 0 * gradient, "gradient": gradient, "corrected": gradient + correction}[drift]
+        mean = start - 0.5 * size**2 * jnp.linalg.solve(metric, along)
+        precision = metric / size**2
+        gap = other - mean
+        return 0.5 * jnp.linalg.slogdet(precision)[1] - 0.5 * gap @ precision @ gap
+
+    there, back = proposal_log_density(u, end.point.u), proposal_log_density(end.point.u, u)
+    expected = posterior_energy(model, end.point.u)[0] - posterior_energy(model, u)[0] + there - back
+    np.testing.assert_allclose(system.energy(end) - system.energy(state), expected, rtol=1e-9)
+    returned = integrator.step(State(end.point, -end.momentum), size).state
+    np.testing.assert_allclose(returned.point.u, u, atol=1e-10)
+    np.testing.assert_allclose(-returned.momentum, state.momentum, atol=1e-9)

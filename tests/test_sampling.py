@@ -12,6 +12,7 @@ import pytest
 
 import tightrope as tr
 from tightrope import methods, sampling
+from tightrope.initialise import Start
 from tightrope.progress import Progress
 
 QUIET = dict(progress=False)
@@ -218,3 +219,14 @@ def test_trees_are_short_early_in_warmup(model):
     depth = trace["warmup_sample_stats"]["tree_depth"].values
     assert (depth[:, :5] == 4).all()
     assert (depth[:, 5:] > 4).any()
+
+
+@pytest.mark.parametrize("init", ["auto", "prior"])
+def test_chains_left_behind_in_a_far_worse_mode_are_moved(monkeypatch, init):
+    """The start is ours to choose with "auto" alone."""
+    forward = lambda p: jnp.stack([p["a"] ** 2, 0.2 * p["a"]])
+    model = tr.Model({"a": dist.Normal(0.0, 1.0)}, forward, 0.01, [1.0, 0.2])
+    start = Start(np.array([[1.0], [-1.0], [1.0], [-1.0]]), is_rough=False)
+    monkeypatch.setattr(sampling, "find_start", lambda *args: start)
+    means = tr.sample(model, 50, 100, progress=False, init=init).posterior["a"].mean("draw")
+    np.testing.assert_allclose(means, [1, 1, 1, 1] if init == "auto" else [1, -1, 1, -1], atol=0.1)

@@ -135,6 +135,12 @@ def prior_points(model: Model, key: Array, num_draws: int) -> np.ndarray:
     )
 
 
+def as_good_as_the_best(model: Model, log_density: np.ndarray) -> np.ndarray:
+    """Which of these log densities on the manifold could be of draws from the same mode as the highest."""
+    # Among draws of a posterior the log density varies by about sqrt(d + m) / 2 around its mean.
+    return log_density >= log_density.max() - 10 - 3 * np.sqrt(model.d + model.m)
+
+
 def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> np.ndarray:
     """The best prior draws, refined; chains are spread over those that are as good as the best, give or take."""
     noise_key, choice_key = jr.split(key)
@@ -156,9 +162,7 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
     # On the manifold: the density of u alone is the higher the less noise there is, whatever its share of the mass.
     refined, log_density = map(np.asarray, descend(model.data, u, jr.split(noise_key, len(u))))
     log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
-    # Among draws of a posterior the log density varies by about sqrt(d + m) / 2 around its mean.
-    allowance = 10 + 3 * np.sqrt(model.d + model.m)
-    good = np.flatnonzero(log_density >= log_density.max() - allowance)
+    good = np.flatnonzero(as_good_as_the_best(model, log_density))
     order = np.asarray(jr.permutation(choice_key, good))
     return refined[np.resize(order, num_chains)]
 

@@ -18,7 +18,7 @@ import xarray as xr
 
 from tightrope import diagnostics, results
 from tightrope.adaptation import FIRST_STEP_SIZE
-from tightrope.initialise import find_start
+from tightrope.initialise import as_good_as_the_best, find_start
 from tightrope.kernel import Draw, Kernel
 from tightrope.methods import Method, method_of
 from tightrope.models import Model
@@ -69,6 +69,7 @@ class Run:
 
     def begin(self, init: Any) -> None:
         """Find starting points, and compile while they are refined."""
+        self.may_move = isinstance(init, str) and init == "auto"  # other starts are the user's choice
         find_key, refine_key = jr.split(self.start_key)
         start = find_start(self.model, init, find_key, self.num_chains)
         keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(self.num_chains))
@@ -100,14 +101,20 @@ class Run:
         started, compiled_in = time.perf_counter(), self.compile_time
         given = self.method.step_size
         step_sizes = np.full(self.num_chains, FIRST_STEP_SIZE if given is None else float(given))
+        windows = {
+            stop: slice(start, stop) for start, stop in self.method.windows(self.model.condition(), self.num_warmup)
+        }
         start = 0
-        for window in [*self.method.windows(self.model.condition(), self.num_warmup), None]:
-            stop = self.num_warmup if window is None else window[1]
-            if stop > start and not self.stopped.is_set():
+        for stop in sorted({*(windows or {self.num_warmup // 4}), self.num_warmup} - {0}):
+            if not self.stopped.is_set():
                 step_sizes = self.stage(progress, start, stop, step_sizes)
-                if window is not None and not self.stopped.is_set():
-                    self.retune(progress, slice(*window))
-                start = stop
+            if stop < self.num_warmup and not self.stopped.is_set():
+                donors = self.donors(progress)
+                self.move(donors)
+                step_sizes = step_sizes[donors]
+                if stop in windows:
+                    self.retune(progress, windows[stop], donors)
+            start = stop
         if self.method.shared_step_size:
             step_sizes = np.full_like(step_sizes, np.exp(np.log(step_sizes).mean()))
         self.warmup_time = time.perf_counter() - started - (self.compile_time - compiled_in)
@@ -167,9 +174,27 @@ class Run:
         if group.iterations.min() >= stop:
             group.u = np.stack([rows[-1][-1, : self.model.d] for rows in group.rows])
 
-    def retune(self, progress: Progress, window: slice) -> None:
-        """Let the method learn from the draws of a window."""
-        draws = Draw.unpack(np.concatenate([rows[window] for rows in self.draws()]))
+    def donors(self, progress: Progress) -> np.ndarray:
+        """For each chain the one to go on from: itself, unless it was left behind in a mode that is far worse."""
+        chains = np.arange(self.num_chains)
+        last = Draw.unpack(np.stack([rows[-1] for rows in self.draws()]))
+        is_good = as_good_as_the_best(self.model, last.info.lp - last.log_volume)
+        if is_good.all() or not self.may_move:
+            return chains
+        left = chains[~is_good]
+        progress.say(f"Left behind, far from where the others are, and moved there: chains {left.tolist()}.")
+        return np.where(is_good, chains, np.resize(chains[is_good], self.num_chains))
+
+    def move(self, donors: np.ndarray) -> None:
+        """Put each chain where its donor is."""
+        u = np.concatenate([group.u for group in self.groups])[donors]
+        for group in self.groups:
+            group.u = u[group.index]
+
+    def retune(self, progress: Progress, window: slice, donors: np.ndarray) -> None:
+        """Let the method learn from the draws of a window, in the chains that anyone goes on from."""
+        rows = self.draws()
+        draws = Draw.unpack(np.concatenate([rows[chain][window] for chain in np.unique(donors)]))
         before: Any = jax.tree.structure(self.tuning)
         self.tuning, message = self.method.retuned(self.tuning, draws.u, draws.log_volume)
         if message:
