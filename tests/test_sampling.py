@@ -77,7 +77,7 @@ def test_same_seed_same_draws_whatever_the_cores_and_calls(model, trace, monkeyp
     other = tr.sample(model, draws=200, warmup=200, chains=3, seed=6, **QUIET)
     assert not np.array_equal(other.posterior["a"], trace.posterior["a"])
     # Calls of other lengths cut the run at other places, and nothing else.
-    monkeypatch.setattr(tr.sampling, "SECONDS_PER_CALL", 1e-4)
+    monkeypatch.setattr(tr.runs, "SECONDS_PER_CALL", 1e-4)
     cut = tr.sample(model, draws=200, warmup=200, chains=3, seed=5, **QUIET)
     np.testing.assert_array_equal(cut.posterior["a"], trace.posterior["a"])
 
@@ -144,10 +144,10 @@ def test_interrupt_returns_what_there_is(model):
     original = tr.sampling.Run.stage
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 
-    def stage(self, progress, start, stop, sizes):
-        if start == 50:
+    def stage(self, progress, stop):
+        if stop > 50:
             threading.Thread(target=press, daemon=True).start()
-        return original(self, progress, start, stop, sizes)
+        return original(self, progress, stop)
 
     tr.sampling.Run.stage = stage
     try:
@@ -207,8 +207,9 @@ def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, al
     monkeypatch.setattr(methods, "MAX_SURROGATE_ERROR", allowed)
     run = sampling.Run(model, tr.LiftedNUTS(), warmup=80, draws=20, chains=2, cores=2, seed=1)
     with Progress(False) as quiet:
-        run.begin("auto")
-        run.sample(quiet)
+        run.begin(sampling.find_start(model, "auto", run.find_key, 2))
+        run.warm_up(quiet)
+        run.draw(quiet, 20)
     assert (run.tuning is None) == is_exact
     assert all(len(rows) == 100 and np.isfinite(rows).all() for rows in run.draws())
 

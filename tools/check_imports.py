@@ -19,6 +19,8 @@ LAYERS = """
     importers
     zoo
     sampling
+    choice
+    runs
     progress
     results
     store

@@ -268,6 +268,17 @@ class LiftedNUTS(Turning, Lifting):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Auto(LiftedNUTS):
+    """lifted-nuts, or nuts with a dense metric where a short trial after warm-up finds that faster."""
+
+    name: ClassVar[str] = "auto"
+
+    def lifted(self) -> LiftedNUTS:
+        """The sampler to begin with."""
+        return LiftedNUTS(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class LiftedHMC(Static, Lifting):
     """Constrained HMC on the lifted manifold, with a fixed number of steps: the paper's Algorithm 3."""
 
@@ -367,6 +378,7 @@ METHODS: dict[str, type[Method]] = {
     cls.name: cls
     for cls in (
         LiftedNUTS,
+        Auto,
         LiftedHMC,
         NUTS,
         HMC,

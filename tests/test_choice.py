@@ -1,0 +1,50 @@
+"""The trial: each sampler is chosen where it is faster by far."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import tightrope as tr
+
+
+def regression(num_data=1000, d=10):
+    """Linear and much observed: a dense metric is all it takes, and a Jacobian costs a thousand rows."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(num_data, d))
+    y = x.sum(1) + random.normal(size=num_data)
+    return tr.Model({"b": dist.Normal(0.0, 1.0).expand([d])}, lambda p: jnp.asarray(x) @ p["b"], 1.0, y)
+
+
+@pytest.fixture(autouse=True)
+def short_runs_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.SamplingWarning)
+        yield
+
+
+def test_dense_nuts_is_chosen_where_it_is_faster():
+    model = regression()
+    trace = tr.sample(model, 300, 200, 2, seed=1, method="auto", progress=False)
+    assert trace.posterior.attrs["method"] == "nuts"
+    assert "effective draws per second" in trace.posterior.attrs["choice"]
+    assert trace.posterior.sizes["draw"] == 300
+    x, y = np.asarray(model.observations.forward({"b": jnp.eye(10)})), np.asarray(model.data)
+    precision = np.eye(10) + x.T @ x
+    mean = np.linalg.solve(precision, x.T @ y)
+    error = np.abs(trace.posterior["b"].mean(("chain", "draw")) - mean) * np.sqrt(np.diag(precision))
+    assert error.max() < 0.3  # standard deviations
+
+
+def test_lifted_sampler_is_chosen_where_it_is_faster():
+    trace = tr.sample(tr.zoo.load("toy", sigma=1e-4), 300, 200, 2, seed=1, method="auto", progress=False)
+    assert trace.posterior.attrs["method"] == "lifted-nuts"
+    assert trace.posterior.attrs["choice"].startswith("lifted-nuts: ")
+    assert trace.posterior.sizes["draw"] == 300
+
+
+def test_no_trial_where_there_is_no_time_for_one():
+    trace = tr.sample(tr.zoo.load("toy"), 20, 50, 2, method="auto", progress=False)
+    assert trace.posterior.attrs["method"] == "lifted-nuts" and "choice" not in trace.posterior.attrs
