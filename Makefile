@@ -23,7 +23,7 @@ BIN := $(ENV)/bin
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test smoke check format bench clean interpreter
+.PHONY: help demo test slow smoke check format bench clean interpreter
 
 help:  ## list the targets
 	@echo "make <target> [PYTHON=python3.13]"
@@ -35,6 +35,9 @@ demo: $(ENV)/ready-run  ## sample the Lotka-Volterra posterior into runs/demo
 
 test: $(ENV)/ready-dev  ## run all tests, in WORKERS processes
 	@$(BIN)/python -m pytest -n $(WORKERS)
+
+slow: $(ENV)/ready-dev  ## run the tests that test leaves out: comparisons with other software
+	@$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 smoke: $(ENV)/ready-dev  ## run a few fast tests, SMOKE
 	@$(BIN)/python -m pytest -q $(SMOKE)

@@ -46,6 +46,7 @@ def estimates(draws):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["dense", "diagonal"])
 @pytest.mark.parametrize("name", ["lotka-volterra", "squid-potassium"])
 def test_nuts_agrees_with_numpyro(name, metric):

@@ -81,7 +81,7 @@ def heat_maps(acceptance: xr.DataArray, path: Path) -> None:
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, names, strict=False):
-        shown = acceptance.sel(method=name).transpose("step_size", "sigma")
+        shown = acceptance.sel({"method": name}).transpose("step_size", "sigma")
         mesh = axis.pcolormesh(shown["sigma"], shown["step_size"], shown, vmin=0, vmax=1, cmap="viridis")
         axis.set(xscale="log", yscale="log", title=name)
     for axis in axes[-1]:

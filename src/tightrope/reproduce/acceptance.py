@@ -67,7 +67,7 @@ def heat_maps(compared: Mapping[str, Method], stem: Path, quick: bool, say: Call
         means = saved["acceptance"].mean("chain").load()
     plots.heat_maps(means, stem.with_suffix(".png"))
     for name in means["method"].values:
-        limits = largest_steps(means.sel(method=name))
+        limits = largest_steps(means.sel({"method": name}))
         steps = " ".join("  none " if np.isnan(limit) else f"{limit:7.1e}" for limit in limits)
         say(f"{name:24} largest eps with acceptance over {HALF}: {steps}  slope {slope(limits):.2f}")
     say(f"Left {stem.with_suffix('.nc')} and {stem.with_suffix('.png')}")
