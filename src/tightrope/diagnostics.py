@@ -70,7 +70,7 @@ def findings(trace: xr.DataTree) -> list[str]:
         )
     steps = int(stats["n_steps"].sum())
     kinds = {
-        "projection_failed": "projections back to the manifold failed: raise target_accept or max_iterations, "
+        "projection_failed": "steps found no solution of their equations: raise target_accept or max_iterations, "
         'or try solver="newton"',
         "non_reversible": "steps were not reversible: raise target_accept",
         "non_finite": "steps met NaN or infinity in the forward model: narrow the priors, "

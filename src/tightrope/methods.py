@@ -269,7 +269,7 @@ class LiftedNUTS(Turning, Lifting):
 
 @dataclass(frozen=True, kw_only=True)
 class Auto(LiftedNUTS):
-    """lifted-nuts, or nuts with a dense metric where a short trial after warm-up finds that faster."""
+    """lifted-nuts, or nuts with a dense metric where a short trial in warm-up finds that faster."""
 
     name: ClassVar[str] = "auto"
 
