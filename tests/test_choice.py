@@ -35,7 +35,7 @@ def test_dense_nuts_is_chosen_where_it_is_faster():
     precision = np.eye(10) + x.T @ x
     mean = np.linalg.solve(precision, x.T @ y)
     error = np.abs(trace.posterior["b"].mean(("chain", "draw")) - mean) * np.sqrt(np.diag(precision))
-    assert error.max() < 0.3  # standard deviations
+    assert error.max() < 0.3  # posterior standard deviations, five standard errors of 300 effective draws
 
 
 def test_lifted_sampler_is_chosen_where_it_is_faster():
@@ -47,4 +47,4 @@ def test_lifted_sampler_is_chosen_where_it_is_faster():
 
 def test_no_trial_where_there_is_no_time_for_one():
     trace = tr.sample(tr.zoo.load("toy"), 20, 50, 2, method="auto", progress=False)
-    assert trace.posterior.attrs["method"] == "lifted-nuts" and "choice" not in trace.posterior.attrs
+    assert trace.posterior.attrs["method"] == "lifted-nuts" and trace.posterior.attrs["choice"].startswith("no trial")

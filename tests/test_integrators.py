@@ -316,6 +316,7 @@ def test_implicit_solvers_say_when_they_fail():
         assert solved.status == Status.OK
         np.testing.assert_allclose(solved.x, 0.7390851332, atol=1e-8)
     assert ImplicitSolver("fixed-point").solve(lambda x: 2 * x, jnp.ones(2)).status == Status.PROJECTION_FAILED
+    assert ImplicitSolver("fixed-point").solve(lambda x: 1e300 * x, jnp.ones(2)).status == Status.PROJECTION_FAILED
     assert ImplicitSolver().solve(lambda x: x / 0.0, jnp.ones(2)).status == Status.PROJECTION_FAILED
 
 

@@ -5,8 +5,8 @@ import pytest
 import xarray as xr
 
 import tightrope as tr
-from tightrope.plots import heat_maps
-from tightrope.reproduce import reproduce
+from tightrope.plots import cell_edges, heat_maps
+from tightrope.reproduce import acceptance, reproduce
 from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop
 
 SIGMAS = np.array([1e-4, 1e-2])
@@ -59,6 +59,23 @@ def test_heat_maps_are_drawn(tmp_path):
     grid = grid.assign_coords(method=list("abcd"), sigma=STEPS, step_size=STEPS)
     heat_maps(grid, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+def test_figure_is_drawn_from_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(acceptance, "GRID", np.array([1e-4, 1e-3, 1e-2, 1e-1]))
+    told = []
+    acceptance.heat_maps({"RWM": tr.RWM(metric="identity")}, tmp_path / "figure", True, told.append)
+    with xr.open_dataset(tmp_path / "figure.nc", engine="h5netcdf") as saved:
+        assert saved["acceptance"].dims == ("method", "sigma", "step_size", "chain")
+        assert saved.attrs["command"] == "tightrope reproduce figure --quick" and saved.attrs["seed"] == 1
+    assert (tmp_path / "figure.png").exists()
+    assert any("slope 1." in line or "slope 0.9" in line for line in told), told
+
+
+def test_cells_are_around_their_values():
+    edges = cell_edges(STEPS)
+    assert len(edges) == len(STEPS) + 1
+    np.testing.assert_allclose(np.sqrt(edges[1:] * edges[:-1]), STEPS)
 
 
 def test_unknown_target_is_refused(tmp_path):

@@ -6,6 +6,7 @@ import time
 import warnings
 
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -205,7 +206,7 @@ def test_a_chain_that_never_moves_is_reported(model):
 @pytest.mark.parametrize(("allowed", "is_exact"), [(-1.0, True), (1e9, False)])
 def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, allowed, is_exact):
     monkeypatch.setattr(methods, "MAX_SURROGATE_ERROR", allowed)
-    run = sampling.Run(model, tr.LiftedNUTS(), warmup=80, draws=20, chains=2, cores=2, seed=1)
+    run = sampling.Run(model, tr.LiftedNUTS(), warmup=80, draws=20, chains=2, cores=2, key=jr.key(1))
     with Progress(False) as quiet:
         run.begin(sampling.find_start(model, "auto", run.find_key, 2))
         run.warm_up(quiet)

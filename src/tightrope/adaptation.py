@@ -1,4 +1,4 @@
-"""What warm-up learns: the step size and a quadratic stand-in for the log volume."""
+"""What warm-up learns: the step size, a quadratic stand-in for the log volume, a metric in windows."""
 
 from __future__ import annotations
 

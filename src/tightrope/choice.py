@@ -6,12 +6,12 @@ import time
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from arviz_stats.base import array_stats
 
 from tightrope.adaptation import shrunk_covariance
-from tightrope.kernel import Draw
-from tightrope.methods import NUTS
+from tightrope.methods import NUTS, LiftedNUTS
 from tightrope.progress import Progress
 from tightrope.runs import Run
 from tightrope.systems import Metric
@@ -29,41 +29,54 @@ class Choice(NamedTuple):
     reason: str
 
 
-def rival_of(run: Run, cores: int, seed: int) -> Run | None:
+def rival_of(run: Run, method: LiftedNUTS, cores: int) -> Run | None:
     """A run of NUTS with a dense metric, yet to be told which; none where it stands no chance or there is no time."""
     d = run.model.d
-    if d > MAX_COORDINATES or run.num_warmup < TRIAL_WARMUP:
+    if d > MAX_COORDINATES or run.num_warmup < TRIAL_WARMUP or method.step_size is not None:
         return None
-    method = NUTS(metric="dense", target_accept=run.method.target_accept)
+    shared = {name: getattr(method, name) for name in ("target_accept", "max_depth", "shared_step_size")}
+    dense, key = NUTS(metric="dense", **shared), jr.fold_in(run.key, run.num_chains)
     metric = Metric.of(jnp.eye(d))
-    rival = Run(run.model, method, TRIAL_WARMUP, run.num_draws, run.num_chains, cores, seed, tuning=metric)
+    rival = Run(run.model, dense, TRIAL_WARMUP, run.num_draws, run.num_chains, cores, key, tuning=metric)
     rival.stopped = run.stopped
     return rival
 
 
 def choose(run: Run, rival: Run, progress: Progress) -> Choice:
     """Half way through the warm-up of the lifted sampler: try the rival from there, with the covariance seen so far."""
-    ours = effective_rate(run)
-    window = np.concatenate([rows[run.stage_start :] for rows in run.draws()])
-    rival.tuning = Metric.of(jnp.asarray(shrunk_covariance(Draw.unpack(window).u, is_dense=True)))
+    trial, ours, window = min(TRIAL_DRAWS, run.num_draws), effective_rate(run), slice(run.stage_start, None)
+    u = run.seen(window).u.reshape(-1, run.model.d)
+    rival.tuning = Metric.of(jnp.asarray(shrunk_covariance(u, is_dense=True)))
     rival.place(run.places())
     whole = run.compile_time + run.warmup_time * (run.num_warmup + run.num_draws) / run.iterations().min()
     rival.deadline = time.perf_counter() + MAX_SHARE * whole
-    trial = min(TRIAL_DRAWS, run.num_draws)
     rival.warm_up(progress)
     rival.draw(progress, trial)
     rival.deadline = np.inf
+    if run.stopped.is_set():
+        return Choice(rival if rival.iterations().min() > rival.num_warmup else run, "no trial: stopped.")
     if rival.iterations().min() < rival.num_warmup + trial:
         late = f"dense nuts did not finish its trial in {MAX_SHARE:.0%} of the time that the run will take"
-        return Choice(run, f"lifted-nuts: {late}.")
+        return Choice(charged(run, rival), f"lifted-nuts: {late}.")
     theirs = effective_rate(rival)
     compared = f"{ours:.3g} and {theirs:.3g} effective draws per second in a trial of lifted-nuts and dense nuts"
-    return Choice(rival, f"nuts: {compared}.") if theirs > ours else Choice(run, f"lifted-nuts: {compared}.")
+    if theirs > ours:
+        return Choice(charged(rival, run), f"nuts: {compared}.")
+    return Choice(charged(run, rival), f"lifted-nuts: {compared}.")
+
+
+def charged(winner: Run, loser: Run) -> Run:
+    """The winner, with the loser's time added to that of its warm-up; they compiled side by side."""
+    winner.warmup_time += loser.warmup_time + loser.sampling_time
+    winner.compile_time = max(winner.compile_time, loser.compile_time)
+    return winner
 
 
 def effective_rate(run: Run) -> float:
-    """Effective draws per second in the last stage, of the coordinate with the fewest."""
-    u = Draw.unpack(np.stack([rows[run.stage_start :] for rows in run.draws()])).u
-    judged = np.unique(np.linspace(0, u.shape[-1] - 1, MAX_JUDGED).astype(int))
-    sizes = [float(array_stats.ess(u[..., i], chain_axis=0, draw_axis=1, method="bulk")) for i in judged]
-    return min(sizes) / run.stage_time
+    """Effective draws per second in the last stage, of the coordinate with the fewest; none if a chain stood still."""
+    draws = run.seen(slice(run.stage_start, None))
+    if (np.ptp(draws.info.lp, axis=1) == 0).any():
+        return 0.0
+    judged = np.unique(np.linspace(0, run.model.d - 1, MAX_JUDGED).astype(int))
+    sizes = [array_stats.ess(draws.u[..., i], chain_axis=0, draw_axis=1, method="bulk") for i in judged]
+    return float(np.nan_to_num(sizes, nan=0.0).min()) / run.stage_time

@@ -20,7 +20,7 @@ def posterior_energy(model: ResidualMap, u: Array) -> tuple[Array, Array]:
 
 
 def fisher(model: InformativeMap, u: Array) -> Array:
-    """The Fisher information of data with additive normal noise, and the precision of the prior, the identity."""
+    """The identity, which is the precision of a normal prior, and the Fisher information of additive normal noise."""
     jacobian = jax.jacfwd(lambda v: model.information_map(u, v))(u)
     return jnp.eye(model.d) + jacobian.T @ jacobian
 

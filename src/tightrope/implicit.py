@@ -56,8 +56,9 @@ class ImplicitSolver(NamedTuple):
                 return g(x)
             return x - jnp.linalg.solve(jnp.eye(x.size) - jax.jacfwd(g)(x), x - g(x))
 
-        converged = lambda iteration: iteration.change <= at_least_rounding(self.tolerance, iteration.x)
-        lost = lambda iteration: jnp.isnan(iteration.change)
+        is_small = lambda iteration: iteration.change <= at_least_rounding(self.tolerance, iteration.x)
+        converged = lambda iteration: is_small(iteration) & jnp.isfinite(iteration.x).all()
+        lost = lambda iteration: (iteration.taken > 0) & ~jnp.isfinite(iteration.change)
         running = lambda it: ~converged(it) & ~lost(it) & (it.taken < self.max_iterations)
 
         def iterate(iteration: Iteration) -> Iteration:

@@ -137,6 +137,7 @@ def prior_points(model: Model, key: Array, num_draws: int) -> np.ndarray:
 
 def as_good_as_the_best(model: Model, log_density: np.ndarray) -> np.ndarray:
     """Which of these log densities on the manifold could be of draws from the same mode as the highest."""
+    log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
     # Among draws of a posterior the log density varies by about sqrt(d + m) / 2 around its mean.
     return log_density >= log_density.max() - 10 - 3 * np.sqrt(model.d + model.m)
 
@@ -161,7 +162,6 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
 
     # On the manifold: the density of u alone is the higher the less noise there is, whatever its share of the mass.
     refined, log_density = map(np.asarray, descend(model.data, u, jr.split(noise_key, len(u))))
-    log_density = np.where(np.isfinite(log_density), log_density, -np.inf)
     good = np.flatnonzero(as_good_as_the_best(model, log_density))
     order = np.asarray(jr.permutation(choice_key, good))
     return refined[np.resize(order, num_chains)]

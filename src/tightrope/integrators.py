@@ -1,4 +1,4 @@
-"""Discrete time: reversible, volume-preserving steps."""
+"""Discrete time: steps that can be undone."""
 
 from __future__ import annotations
 

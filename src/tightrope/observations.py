@@ -96,10 +96,12 @@ class Additive:
         for block in self.blocks:
             law, other_law = block.law(params), block.law(others)
             scale, other_scale = block.scales(params) * law.scale, block.scales(others) * other_law.scale
-            mean = predicted[block.name].ravel()[block.kept] + block.scales(others) * other_law.loc
+            mean, offset = predicted[block.name].ravel()[block.kept], jnp.full(block.size, other_law.loc)
             if block.factor is None:
+                mean = mean + block.scales(others) * offset
                 parts += [mean / scale, jnp.sqrt(2.0) * other_scale / scale]
                 continue
+            mean = mean + block.scales(others) * (block.kept_factor(others) @ offset)
             factor = scale[:, None] * block.kept_factor(params)
             other_factor = other_scale[:, None] * block.kept_factor(others)
             whiten = lambda x, factor=factor: jax.scipy.linalg.solve_triangular(factor, x, lower=True)

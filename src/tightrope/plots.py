@@ -64,6 +64,12 @@ def overview(trace: xr.DataTree, path: Path) -> None:
     plt.close(figure)
 
 
+def cell_edges(values: np.ndarray) -> np.ndarray:
+    """Where the cells around equally spaced logarithms end."""
+    half = np.sqrt(values[1] / values[0])
+    return np.append(values / half, values[-1] * half)
+
+
 def heat_maps(acceptance: xr.DataArray, path: Path) -> None:
     """Mean acceptance over noise scale and step size, one map a method."""
     names = acceptance["method"].values
@@ -82,7 +88,8 @@ def heat_maps(acceptance: xr.DataArray, path: Path) -> None:
         axis.set_visible(False)
     for axis, name in zip(axes.flat, names, strict=False):
         shown = acceptance.sel({"method": name}).transpose("step_size", "sigma")
-        mesh = axis.pcolormesh(shown["sigma"], shown["step_size"], shown, vmin=0, vmax=1, cmap="viridis")
+        edges = [cell_edges(shown[name].values) for name in ("sigma", "step_size")]
+        mesh = axis.pcolormesh(*edges, shown, vmin=0, vmax=1, cmap="viridis")
         axis.set(xscale="log", yscale="log", title=name)
     for axis in axes[-1]:
         axis.set_xlabel("noise scale")

@@ -25,6 +25,7 @@ class Progress:
         self.console = Console(stderr=True)
         self.is_live = self.console.is_terminal if wanted is None else wanted
         self.live: Live | None = None
+        self.run: Any = None  # the one shown last
         self.began: float | None = None
         self.ess: dict[int, tuple[float, float]] = {}  # when computed, and the value, by chain
 
@@ -44,6 +45,8 @@ class Progress:
     def show(self, run: Any) -> None:
         if self.live is None:
             return
+        if run is not self.run:
+            self.run, self.began, self.ess = run, None, {}
         total = run.num_warmup + run.num_draws
         table = Table("chain", "stage", "draws", "step size", "acceptance", "steps", "failures", "ESS/s", box=None)
         for group in run.groups:

@@ -60,7 +60,7 @@ class Run:
         draws: int,
         chains: int,
         cores: int,
-        seed: int,
+        key: Any,
         *,
         tuning: Any = None,
         may_move: bool = False,
@@ -69,7 +69,7 @@ class Run:
         self.num_warmup, self.num_draws, self.num_chains = warmup, draws, chains
         self.kernel = Kernel(model, method, warmup)
         self.y = model.data
-        self.key, start_key = jr.split(jr.key(seed))
+        self.key, start_key = jr.split(key)
         self.find_key, self.refine_key = jr.split(start_key)
         self.keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(chains))
         conditioned = model.condition()
@@ -84,6 +84,7 @@ class Run:
         self.compile_times: list[float] = []
         self.compile_time = self.warmup_time = self.sampling_time = 0.0
         self.stage_start, self.stage_time = 0, 0.0  # of the last stage: iteration, and seconds taken
+        self.followed = np.arange(chains)  # those of its chains from which any chain goes on
         self.deadline = np.inf  # by the clock, for what is to be given up then
 
     def begin(self, start: Start) -> None:
@@ -133,10 +134,9 @@ class Run:
             if self.may_go_on():
                 self.stage(progress, stop)
             if stop < self.num_warmup and self.may_go_on():
-                donors = self.donors(progress)
-                self.move(donors)
+                self.move(self.donors(progress))
                 if stop in self.windows:
-                    self.retune(progress, self.windows[stop], donors)
+                    self.retune(progress, self.windows[stop])
         if until == self.num_warmup and self.method.shared_step_size:
             self.step_sizes = np.full_like(self.step_sizes, np.exp(np.log(self.step_sizes).mean()))
         self.warmup_time += time.perf_counter() - started - (self.compile_time - compiled_in)
@@ -167,6 +167,7 @@ class Run:
                     self.stopped.set()
                     raise
         self.stage_start, self.stage_time = start, time.perf_counter() - started
+        self.followed = np.arange(self.num_chains)
         ends_early = stop < self.num_warmup and self.method.step_size is None
         kept = lambda chains: jnp.exp(chains.averaging.log_average) if ends_early else chains.step_size
         self.step_sizes = np.concatenate([np.asarray(kept(group.chains)) for group in self.groups])
@@ -213,16 +214,22 @@ class Run:
 
     def move(self, donors: np.ndarray) -> None:
         """Put each chain where its donor is."""
-        u, self.step_sizes = self.places()[donors], self.step_sizes[donors]
+        u, self.step_sizes, self.followed = self.places()[donors], self.step_sizes[donors], np.unique(donors)
         for group in self.groups:
             group.u = u[group.index]
 
-    def retune(self, progress: Progress, window: slice, donors: np.ndarray) -> None:
-        """Let the method learn from the draws of a window, in the chains that anyone goes on from."""
+    def seen(self, window: slice) -> Draw:
+        """The draws of a window, shape (chain, draw), in the chains from which any goes on."""
         rows = self.draws()
-        draws = Draw.unpack(np.concatenate([rows[chain][window] for chain in np.unique(donors)]))
+        return Draw.unpack(np.stack([rows[chain][window] for chain in self.followed]))
+
+    def retune(self, progress: Progress, window: slice) -> None:
+        """Let the method learn from the draws of a window."""
+        draws = self.seen(window)
         before: Any = jax.tree.structure(self.tuning)
-        self.tuning, message = self.method.retuned(self.tuning, draws.u, draws.log_volume)
+        self.tuning, message = self.method.retuned(
+            self.tuning, draws.u.reshape(-1, self.model.d), draws.log_volume.ravel()
+        )
         if message:
             progress.say(message)
         if before != jax.tree.structure(self.tuning):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.random as jr
 import numpy as np
 import xarray as xr
 
@@ -46,7 +47,7 @@ def sample(
 ) -> xr.DataTree:
     """Draw from the posterior of a model; the result has the groups of ArviZ.
 
-    `max_time` is in seconds; what there is by then is returned, as it is after Ctrl-C.
+    `max_time` is in seconds, from when all is compiled; what there is by then is returned, as it is after Ctrl-C.
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be a tr.Model, not {type(model).__name__}.")
@@ -64,21 +65,23 @@ def sample(
 
     is_auto = isinstance(init, str) and init == "auto"
     first = method.lifted() if isinstance(method, Auto) else method
-    run = Run(model, first, warmup, draws, chains, cores, seed, may_move=is_auto)
-    rival = rival_of(run, cores, seed) if isinstance(method, Auto) else None
-    choice = {}
+    run = Run(model, first, warmup, draws, chains, cores, jr.key(seed), may_move=is_auto)
+    rival = rival_of(run, method, cores) if isinstance(method, Auto) else None
+    choice = {"choice": "no trial: too little warm-up, too many coordinates, or a step size given."}
     timer = threading.Timer(max_time, run.stopped.set) if max_time is not None else None
     with Progress(progress) as display, ThreadPoolExecutor(1) as pool:
         display.say(f"Finding starting points and compiling {method.name} for {model.name} ...")
+        start = find_start(model, init, run.find_key, chains)
         compiling = None if rival is None else pool.submit(rival.prepare)
-        run.begin(find_start(model, init, run.find_key, chains))
+        run.begin(start)
+        if compiling is not None:
+            compiling.result()
         display.say(f"Compiled in {run.compile_time:.1f} s.")
         if timer is not None:
             timer.start()
         try:
-            if rival is not None and compiling is not None:
+            if rival is not None:
                 run.warm_up(display, until=warmup // 2)
-                compiling.result()
                 if run.may_go_on():
                     run, choice["choice"] = choose(run, rival, display)
                     display.say(f"Going on with {choice['choice']}")
@@ -96,7 +99,7 @@ def sample(
         save_warmup=save_warmup,
         attributes={
             "method": run.method.name,
-            **choice,
+            **(choice if isinstance(method, Auto) else {}),
             "seed": seed,
             "compile_time": run.compile_time,
             "warmup_time": run.warmup_time,

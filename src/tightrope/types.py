@@ -73,11 +73,11 @@ class Point(NamedTuple):
     u: Array  # coordinates, shape (d,)
     e: Array  # residual at u, shape (m,)
     potential: Array  # U(u), with respect to the measure that the system moves on
-    gradient: Array  # what a kick subtracts from the momentum, per unit of time
+    gradient: Array  # of the potential: what a kick subtracts from the momentum, per unit of time
     log_density: Array  # log posterior density of u, the same for every method
     log_volume: Array  # 1/2 log det of the metric; zero where the metric is constant
     rounding: Array  # size of the rounding error in e
-    frame: Any  # the tangent space at u; None where nothing is lifted
+    frame: Any  # the tangent space at u, or a metric of position; None where there is neither
 
 
 class State(NamedTuple):

@@ -52,7 +52,7 @@ def figure_a1(out: Path, quick: bool, say: Callable[[str], None]) -> None:
 
 def heat_maps(compared: Mapping[str, Method], stem: Path, quick: bool, say: Callable[[str], None]) -> None:
     """Run the grids into a file, then draw and tell what the file holds."""
-    num_draws, found = 200 if quick else 1000, {}
+    num_draws, found = 300 if quick else 1000, {}
     toy = lambda sigma: zoo.load("toy", sigma=sigma)
     for name, method in compared.items():
         started = time.perf_counter()
