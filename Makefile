@@ -34,7 +34,7 @@ demo: $(ENV)/ready-run  ## sample the Lotka-Volterra posterior into runs/demo
 	@$(BIN)/tightrope run lotka-volterra --chains 4 --seed 1 --out runs/demo
 
 test: $(ENV)/ready-dev  ## run all tests, in WORKERS processes
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 slow: $(ENV)/ready-dev  ## run the tests that test leaves out: comparisons with other software
 	@$(BIN)/python -m pytest -n $(WORKERS) -m slow
