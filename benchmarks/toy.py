@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tightrope as tr
 from tightrope.diagnostics import performance
-from tightrope.methods import Method
+from tightrope.kinds import Method
 from tightrope.results import NoDraws
 
 METHODS: dict[str, Method] = {

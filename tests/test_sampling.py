@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
-from tightrope import methods, sampling
+from tightrope import kinds, sampling
 from tightrope.initialise import Start
 from tightrope.progress import Progress
 
@@ -205,7 +205,7 @@ def test_a_chain_that_never_moves_is_reported(model):
 
 @pytest.mark.parametrize(("allowed", "is_exact"), [(-1.0, True), (1e9, False)])
 def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, allowed, is_exact):
-    monkeypatch.setattr(methods, "MAX_SURROGATE_ERROR", allowed)
+    monkeypatch.setattr(kinds, "MAX_SURROGATE_ERROR", allowed)
     run = sampling.Run(model, tr.LiftedNUTS(), warmup=80, draws=20, chains=2, cores=2, key=jr.key(1))
     with Progress(False) as quiet:
         run.begin(sampling.find_start(model, "auto", run.find_key, 2))

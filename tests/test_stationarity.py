@@ -24,7 +24,7 @@ from tightrope.frames import FRAMES, Tall
 from tightrope.geometry import GEOMETRIES
 from tightrope.implicit import ImplicitSolver
 from tightrope.integrators import DRIFTS, ConstrainedLeapfrog, GeneralisedLeapfrog, Langevin, Leapfrog
-from tightrope.methods import METRICS
+from tightrope.kinds import METRICS
 from tightrope.projection import SOLVERS, Solver, project
 from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
 from tightrope.transitions import HMC, NUTS, run

@@ -28,6 +28,7 @@ LAYERS = """
     initialise
     kernel
     methods
+    kinds
     adaptation
     transitions
     integrators

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import jax
@@ -167,3 +168,17 @@ def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> 
             "arrays after importing tightrope, which switches float64 on."
         )
     return shapes
+
+
+def one_of(argument: str, value: Any, names: Any) -> None:
+    """Refuse an unknown name, with the nearest known one."""
+    if value not in names:
+        near = get_close_matches(str(value), names, n=1, cutoff=0.3)
+        hint = f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(names)}."
+        raise InputError(f'{argument}="{value}" is unknown: {hint}')
+
+
+def in_range(argument: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside an open interval."""
+    if not low < value < high:
+        raise InputError(f"{argument}={value} must lie between {low:g} and {high:g}.")

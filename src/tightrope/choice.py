@@ -11,7 +11,8 @@ import numpy as np
 from arviz_stats.base import array_stats
 
 from tightrope.adaptation import shrunk_covariance
-from tightrope.methods import NUTS, LiftedNUTS
+from tightrope.kinds import Turning
+from tightrope.methods import NUTS
 from tightrope.progress import Progress
 from tightrope.runs import Run
 from tightrope.systems import Metric
@@ -29,7 +30,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def rival_of(run: Run, method: LiftedNUTS, cores: int) -> Run | None:
+def rival_of(run: Run, method: Turning, cores: int) -> Run | None:
     """A run of NUTS with a dense metric, yet to be told which; none where it stands no chance or there is no time."""
     d = run.model.d
     if d > MAX_COORDINATES or run.num_warmup < TRIAL_WARMUP or method.step_size is not None:

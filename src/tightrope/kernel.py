@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from tightrope.adaptation import DualAveraging
-from tightrope.methods import Method
+from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.types import FAILURES, Array, Info, Point, select
 

@@ -1,263 +1,14 @@
-"""The methods by name: which system, integrator, transition and warm-up each is made of."""
+"""The methods by name."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, ClassVar, NamedTuple
-
-import jax.numpy as jnp
-import numpy as np
-
-from tightrope import transitions as trajectories
-from tightrope.adaptation import fit_log_volume, shrunk_covariance, windows
-from tightrope.frames import FRAMES, choose_frame
-from tightrope.geometry import GEOMETRIES
-from tightrope.implicit import IMPLICIT_SOLVERS, ImplicitSolver
-from tightrope.integrators import ConstrainedLeapfrog, GeneralisedLeapfrog, Integrator, Langevin, Leapfrog
-from tightrope.projection import SOLVERS, Solver
-from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, cheap_force, surrogate_force
-from tightrope.transitions import Transition
-from tightrope.types import InputError, ResidualMap
-
-# Unknowns. A Jacobian of few rows costs about as much as the model: on poisson (10 rows) newton takes half the time of
-# broyden. With one unknown broyden is the secant method, and up to 1.3 times as fast as newton on the toy.
-NEWTON = range(2, 17)
-METRICS = ("identity", "diagonal", "dense")
-FORCES = ("auto", "exact", "cheap", "surrogate")
-
-
-def one_of(argument: str, value: Any, names: Any) -> None:
-    """Refuse an unknown name, with the nearest known one."""
-    if value not in names:
-        near = get_close_matches(str(value), names, n=1, cutoff=0.3)
-        hint = f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(names)}."
-        raise InputError(f'{argument}="{value}" is unknown: {hint}')
-
-
-def in_range(argument: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside an open interval."""
-    if not low < value < high:
-        raise InputError(f"{argument}={value} must lie between {low:g} and {high:g}.")
-
-
-def check_solver(method: Lifting | Implicit) -> None:
-    """Refuse to solve equations without end or to no end."""
-    in_range("tolerance", method.tolerance, 0.0, 1.0)
-    in_range("reverse_tolerance", method.reverse_tolerance, 0.0, 1.0)
-    if method.max_iterations < 1:
-        raise InputError(f"max_iterations={method.max_iterations} must be at least 1.")
-
-
-class Retuned(NamedTuple):
-    """What a method makes of a part of warm-up."""
-
-    tuning: Any
-    message: str = ""  # to the user, where there is something to say
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method(ABC):
-    """A way to sample, and the options that all of them share.
-
-    Its tuning, a pytree, is what warm-up learns from the draws of all chains, besides step sizes.
-    """
-
-    name: ClassVar[str]
-    target_accept: float = 0.8
-    step_size: float | None = None  # a given step size is not adapted
-    shared_step_size: bool = False  # after warm-up, all chains take the geometric mean of their step sizes
-
-    def __post_init__(self) -> None:
-        in_range("target_accept", self.target_accept, 0.0, 1.0)
-        if self.step_size is not None:
-            in_range("step_size", self.step_size, 0.0, float("inf"))
-
-    @property
-    @abstractmethod
-    def transition(self) -> Transition:
-        """What a chain does with the steps of the integrator."""
-
-    @abstractmethod
-    def integrator(self, model: ResidualMap, tuning: Any) -> Integrator:
-        """Discrete time, with this tuning."""
-
-    @abstractmethod
-    def initial_tuning(self, model: ResidualMap) -> Any:
-        """The tuning to begin warm-up with."""
-
-    @abstractmethod
-    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
-        """The iterations whose draws are to tune by, window after window."""
-
-    @abstractmethod
-    def retuned(self, tuning: Any, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
-        """The tuning after a window with these draws, of all chains one after the other."""
-
-
-# A stand-in that misses the log volume by this much on average costs acceptance that no smaller step brings back.
-MAX_SURROGATE_ERROR = 0.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lifting(Method):
-    """Options that the lifted methods share."""
-
-    solver: str = "auto"  # newton, symmetric, broyden, or auto: newton where few unknowns make it cheap, else broyden
-    force: str = "auto"  # exact, cheap, surrogate, or auto: surrogate where d < m, else exact
-    frame: str = "auto"  # tall, wide, or markov for a state space model
-    tolerance: float = 1e-9
-    max_iterations: int = 32
-    reverse_tolerance: float = 2e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("solver", self.solver, ("auto", *SOLVERS))
-        one_of("force", self.force, FORCES)
-        one_of("frame", self.frame, ("auto", *FRAMES))
-        check_solver(self)
-
-    def frame_name(self, model: ResidualMap) -> str:
-        if self.frame == "markov" and not getattr(model, "has_links", False):
-            raise InputError('frame="markov" is for a tr.StateSpaceModel: use "auto".')
-        return choose_frame(model) if self.frame == "auto" else self.frame
-
-    def solver_name(self, model: ResidualMap) -> str:
-        if self.solver != "auto":
-            return self.solver
-        return "newton" if self.frame_name(model) == "wide" and model.m in NEWTON else "broyden"
-
-    def force_name(self, model: ResidualMap) -> str:
-        if self.force != "auto":
-            return self.force
-        return "surrogate" if self.frame_name(model) == "tall" else "exact"
-
-    def initial_tuning(self, model: ResidualMap) -> Approximate | None:
-        """The force to begin warm-up with; None is the exact one."""
-        name = self.force_name(model)
-        if name == "exact":
-            return None
-        return cheap_force(model) if name == "cheap" else surrogate_force(model)
-
-    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
-        quarter, half = num_warmup // 4, num_warmup // 2
-        return [(quarter // 2, quarter), (quarter, half)] if self.force_name(model) == "surrogate" else []
-
-    def retuned(self, tuning: Approximate | None, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
-        """A stand-in for the log volume by a fit to the draws; the truth, where none fits."""
-        fitted = None if tuning is None else fit_log_volume(u, log_volume)
-        if fitted is None:
-            return Retuned(tuning)
-        if self.force == "auto" and fitted.is_full and fitted.error > MAX_SURROGATE_ERROR:
-            return Retuned(None, "The log volume is not quadratic: compiling again, for its exact gradient ...")
-        return Retuned(fitted.force)
-
-    def integrator(self, model: ResidualMap, tuning: Approximate | None) -> ConstrainedLeapfrog:
-        solver = Solver(self.solver_name(model), self.tolerance, self.max_iterations, self.reverse_tolerance)
-        return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], tuning), solver)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flat(Method):
-    """Options of the methods that move freely in u."""
-
-    metric: str = "diagonal"  # identity, diagonal or dense: what of the posterior's covariance warm-up learns
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("metric", self.metric, METRICS)
-
-    def initial_tuning(self, model: ResidualMap) -> Metric:
-        return Metric.of(jnp.eye(model.d) if self.metric == "dense" else jnp.ones(model.d))
-
-    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
-        return [] if self.metric == "identity" else windows(num_warmup)
-
-    def retuned(self, tuning: Metric, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
-        return Retuned(Metric.of(jnp.asarray(shrunk_covariance(u, self.metric == "dense"))))
-
-    def integrator(self, model: ResidualMap, tuning: Metric) -> Integrator:
-        return Leapfrog(Euclidean(model, tuning))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curved(Method):
-    """Options of the methods that measure lengths in u by where they are."""
-
-    metric: str = "fisher"  # fisher, lifted or softabs
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("metric", self.metric, GEOMETRIES)
-
-    def initial_tuning(self, model: ResidualMap) -> None:
-        if self.metric == "fisher" and not getattr(model, "has_information", False):
-            raise InputError('metric="fisher" is for additive normal noise: use "lifted" or "softabs".')
-
-    def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
-        return []
-
-    def retuned(self, tuning: None, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
-        return Retuned(tuning)
-
-    def system(self, model: ResidualMap) -> Riemannian:
-        return Riemannian(model, GEOMETRIES[self.metric])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Implicit(Curved):
-    """Options of the Riemannian methods, whose steps are solutions of equations."""
-
-    solver: str = "newton"  # newton or fixed-point
-    tolerance: float = 1e-9
-    max_iterations: int = 100
-    reverse_tolerance: float = 2e-8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("solver", self.solver, IMPLICIT_SOLVERS)
-        check_solver(self)
-
-    def integrator(self, model: ResidualMap, tuning: None) -> GeneralisedLeapfrog:
-        solver = ImplicitSolver(self.solver, self.tolerance, self.max_iterations, self.reverse_tolerance)
-        return GeneralisedLeapfrog(self.system(model), solver)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turning(Method):
-    """Trajectories that end when they turn back."""
-
-    max_depth: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.max_depth <= 20:
-            raise InputError(f"max_depth={self.max_depth} must lie between 1 and 20.")
-
-    @property
-    def transition(self) -> Transition:
-        return trajectories.NUTS(self.max_depth)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Static(Method):
-    """Trajectories of a fixed number of steps."""
-
-    num_steps: int = 4
-    jitter: float = 0.2  # relative change of the step size between trajectories
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_steps < 1:
-            raise InputError(f"num_steps={self.num_steps} must be at least 1.")
-        if not 0 <= self.jitter < 1:
-            raise InputError(f"jitter={self.jitter} must lie between 0 and 1.")
-
-    @property
-    def transition(self) -> Transition:
-        return trajectories.HMC(self.num_steps, self.jitter)
+from typing import Any, ClassVar
+
+from tightrope.checks import one_of
+from tightrope.kinds import Flat, FlatStep, Implicit, Lifting, LocalStep, Method, Static, Turning
+from tightrope.types import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +19,7 @@ class LiftedNUTS(Turning, Lifting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auto(LiftedNUTS):
+class Auto(Turning, Lifting):
     """lifted-nuts, or nuts with a dense metric where a short trial in warm-up finds that faster."""
 
     name: ClassVar[str] = "auto"
@@ -314,30 +65,16 @@ class RiemannianHMC(Static, Implicit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Single(Method):
-    """One step at a time."""
-
-    drift: ClassVar[str]
-
-    @property
-    def transition(self) -> Transition:
-        return trajectories.HMC(1, can_diverge=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RWM(Single, Flat):
+class RWM(FlatStep):
     """Random walk: normal proposals around the present point."""
 
     name: ClassVar[str] = "rwm"
     drift: ClassVar[str] = "none"
     target_accept: float = 0.234
 
-    def integrator(self, model: ResidualMap, tuning: Metric) -> Langevin:
-        return Langevin(Euclidean(model, tuning), self.drift)
-
 
 @dataclass(frozen=True, kw_only=True)
-class MALA(RWM):
+class MALA(FlatStep):
     """Langevin: normal proposals around a point that is moved along the gradient."""
 
     name: ClassVar[str] = "mala"
@@ -346,19 +83,16 @@ class MALA(RWM):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalRWM(Single, Curved):
+class LocalRWM(LocalStep):
     """Random walk with proposals as wide as the metric at the present point says."""
 
     name: ClassVar[str] = "local-rwm"
     drift: ClassVar[str] = "none"
     target_accept: float = 0.234
 
-    def integrator(self, model: ResidualMap, tuning: None) -> Langevin:
-        return Langevin(self.system(model), self.drift)
-
 
 @dataclass(frozen=True, kw_only=True)
-class LocalMALA(LocalRWM):
+class LocalMALA(LocalStep):
     """Langevin with the metric at the present point, its change left out: simplified manifold MALA."""
 
     name: ClassVar[str] = "local-mala"
@@ -367,11 +101,12 @@ class LocalMALA(LocalRWM):
 
 
 @dataclass(frozen=True, kw_only=True)
-class XifaraMALA(LocalMALA):
+class XifaraMALA(LocalStep):
     """Langevin with the metric at the present point and its change: Xifara's position-dependent MALA."""
 
     name: ClassVar[str] = "xifara-mala"
     drift: ClassVar[str] = "corrected"
+    target_accept: float = 0.574
 
 
 METHODS: dict[str, type[Method]] = {

@@ -16,7 +16,7 @@ import numpy as np
 from tightrope.adaptation import FIRST_STEP_SIZE
 from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
-from tightrope.methods import Method
+from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.progress import Progress
 
@@ -97,12 +97,13 @@ class Run:
 
     def prepare(self) -> None:
         """Compile for groups of every size that there will be."""
+        self.compile_times.clear()
         widths = sorted(set(np.diff(self.bounds).tolist()))
         with ThreadPoolExecutor(len(widths)) as pool:
             self.compiled = dict(
                 zip(widths, pool.map(lambda width: self.compile(self.keys[:width]), widths), strict=True)
             )
-        self.compile_time = max(self.compile_times)  # of those that went on side by side
+        self.compile_time += max(self.compile_times)  # of those that went on side by side
 
     def place(self, u: np.ndarray) -> None:
         """Chains at these points."""
@@ -233,9 +234,7 @@ class Run:
         if message:
             progress.say(message)
         if before != jax.tree.structure(self.tuning):
-            self.compile_times.clear()
-            self.compiled = {width: self.compile(jr.split(self.key, width)) for width in self.compiled}
-            self.compile_time += sum(self.compile_times)
+            self.prepare()
 
     def iterations(self) -> np.ndarray:
         """How many transitions each chain has made."""

@@ -16,7 +16,8 @@ import xarray as xr
 from tightrope import diagnostics, results
 from tightrope.choice import choose, rival_of
 from tightrope.initialise import find_start
-from tightrope.methods import Auto, Method, method_of
+from tightrope.kinds import Method
+from tightrope.methods import Auto, method_of
 from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.runs import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tightrope.methods import one_of
+from tightrope.checks import one_of
 from tightrope.reproduce import acceptance
 
 Say = Callable[[str], None]

@@ -15,7 +15,7 @@ import xarray as xr
 from jax import lax
 
 from tightrope import methods, plots, zoo
-from tightrope.methods import Method
+from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.transitions import run
 from tightrope.types import Array

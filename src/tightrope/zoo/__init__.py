@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tightrope.methods import one_of
+from tightrope.checks import one_of
 from tightrope.models import Model
 from tightrope.types import InputError
 from tightrope.zoo import (

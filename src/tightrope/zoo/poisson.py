@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tightrope.methods import in_range
+from tightrope.checks import in_range
 from tightrope.models import Model
 from tightrope.zoo.elements import Diffusion, ring
 from tightrope.zoo.simulated import simulate
