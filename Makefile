@@ -33,11 +33,11 @@ demo: $(ENV)/ready-run  ## sample the Lotka-Volterra posterior into runs/demo
 	@rm -rf runs/demo
 	@$(BIN)/tightrope run lotka-volterra --chains 4 --seed 1 --out runs/demo
 
-test: $(ENV)/ready-dev  ## run all tests, in WORKERS processes
+test: $(ENV)/ready-dev  ## run the tests, in WORKERS processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-slow: $(ENV)/ready-dev  ## run the tests that test leaves out: comparisons with other software
-	@$(BIN)/python -m pytest -n $(WORKERS) -m slow
+slow: $(ENV)/ready-dev  ## run the tests that take long: more kernels and posteriors, kills, comparison with NumPyro
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 smoke: $(ENV)/ready-dev  ## run a few fast tests, SMOKE
 	@$(BIN)/python -m pytest -q $(SMOKE)

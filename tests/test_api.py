@@ -147,14 +147,16 @@ def test_command_line(tmp_path):
     result = command("run", "toy", "--sigma", "1e-3", "--draws", "50", "--warmup", "50", "--out", str(out))
     assert result.returncode == 0, result.stderr
     assert "theta[0]" in result.stdout and "max R-hat" in result.stdout
-    assert {path.name for path in out.iterdir()} == {"trace.nc", "summary.txt", "overview.png"}
+    assert {"trace.nc", "summary.txt", "overview.png", "draws.zarr"} <= {path.name for path in out.iterdir()}
     assert "theta[1]" in (out / "summary.txt").read_text()
     with xr.open_datatree(out / "trace.nc", engine="h5netcdf") as trace:
         assert trace.posterior["theta"].shape == (4, 50, 2)
     assert command("run", "toy", "--out", str(out)).returncode == 2
+    assert "toy by lifted-nuts: finished, not running" in command("status", str(out)).stdout
 
 
-def test_example_of_the_readme_runs():
+def test_examples_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert blocks
     scope = {}
@@ -163,4 +165,4 @@ def test_example_of_the_readme_runs():
         for block in blocks:
             exec(block, scope)
     sizes = scope["trace"].posterior.sizes
-    assert (sizes["chain"], sizes["draw"]) == (4, 1000)
+    assert (sizes["chain"], sizes["draw"]) == (4, 4000)

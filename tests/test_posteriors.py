@@ -63,6 +63,7 @@ REFERENCE = {  # Stan's, from posteriordb
 }
 
 
+@pytest.mark.slow
 def test_lotka_volterra_agrees_with_stan():
     trace = tr.sample(tr.zoo.load("lotka-volterra"), draws=1000, chains=4, seed=2, progress=False)
     table = tr.summary(trace)
@@ -92,6 +93,7 @@ def test_linear_model_agrees_with_its_posterior(rows, frame):
     assert max(map(abs, errors.values())) < 4, errors
 
 
+@pytest.mark.slow
 def test_force_and_solver_change_the_speed_alone():
     """Each combination agrees with quadrature."""
     model = tr.zoo.load("toy", sigma=0.1)
@@ -110,6 +112,7 @@ def test_force_and_solver_change_the_speed_alone():
         assert max(map(abs, errors.values())) < 4, (method, errors)
 
 
+@pytest.mark.slow
 def test_fitzhugh_nagumo_covers_its_ridge():
     """(x1(0), gamma, delta, zeta) may be scaled against each other: products are known, the factor is not."""
     with warnings.catch_warnings():

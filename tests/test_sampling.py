@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import tightrope as tr
 from tightrope import kinds, sampling
@@ -181,16 +182,34 @@ def test_prediction_and_prior(model, trace):
     assert before.prior["b"].shape == (1, 50, 2) and before.prior_predictive["y"].shape == (1, 50, 5)
 
 
-def test_forward_that_fails_in_part_of_the_space_is_counted():
+@pytest.mark.parametrize(
+    ("forward", "bound"),
+    [
+        (lambda a: jnp.where(a > 0.5, jnp.nan, a), 0.5),
+        (lambda a: a + 1e-300 * jnp.exp(jnp.exp(8 * a)), np.log(300 * np.log(10)) / 8),  # infinite a little further on
+    ],
+    ids=["nan", "overflow"],
+)
+def test_forward_that_fails_in_part_of_the_space_is_counted(forward, bound):
+    """What is left is the posterior up to there."""
     wall = tr.Model(
         priors={"a": dist.Normal(0, 1)},
-        forward=lambda p: jnp.where(p["a"] > 0.5, jnp.nan, p["a"]) * jnp.ones(3),
+        forward=lambda p: forward(p["a"]) * jnp.ones(3),
         noise_scale=1.0,
         observed=[0.6, 0.4, 0.5],
     )
     trace = tr.sample(wall, draws=500, warmup=200, chains=2, **QUIET)
-    assert trace.posterior["a"].max() <= 0.5
     assert trace.sample_stats["non_finite"].sum() > 50
+    left = stats.truncnorm(-np.inf, (bound - 0.375) / 0.5, 0.375, 0.5)
+    a = trace.posterior["a"].values
+    assert a.max() <= bound + 1e-3
+    error = left.std() / np.sqrt(float(tr.summary(trace)["ess_bulk"].min()))
+    assert abs(a.mean() - left.mean()) < 4 * error
+
+
+def test_a_chain_that_is_stuck_ends_the_run(model):
+    with pytest.raises(tr.SamplingError, match=r"chains \[0, 1\] did not move once in 20 iterations of warm-up: .*;"):
+        tr.sample(model, draws=20, warmup=20, chains=2, method=tr.LiftedNUTS(step_size=1e6), **QUIET)
 
 
 def test_warnings_come_with_advice(model):

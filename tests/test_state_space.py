@@ -60,7 +60,9 @@ def at_truth(model):
 
 
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "volatility" else []) for name in POSTERIORS]
+)
 def test_markov_frame_is_the_dense_one(name):
     models = POSTERIORS[name]()
     vectors = jr.normal(jr.key(3), (3, models[0].d + models[0].m))

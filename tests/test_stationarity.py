@@ -122,16 +122,24 @@ TRANSITIONS = {"static": HMC(3, jitter=0.1), "nuts": NUTS(max_depth=3)}
 SIGMAS = [1.0, 0.1, 1e-3, None]
 
 
-# The long chain of scans of the markov frame takes its time to compile, so each solver has one kind of trajectory.
+# The chain of scans of the markov frame takes its time to compile, so there each solver has one kind of trajectory.
 KERNELS = [
     *((solver, transition, frame) for solver in SOLVERS for transition in TRANSITIONS for frame in DENSE),
     ("newton", "static", "markov"),
     ("symmetric", "static", "markov"),
     ("broyden", "nuts", "markov"),
 ]
+QUICK = [
+    ("newton", "nuts", "tall"),
+    ("symmetric", "static", "wide"),
+    *(("broyden", "nuts", frame) for frame in MODEL_OF),
+]
 
 
-@pytest.mark.parametrize(("solver", "transition", "frame"), KERNELS)
+@pytest.mark.parametrize(
+    ("solver", "transition", "frame"),
+    [pytest.param(*kernel, marks=[] if kernel in QUICK else [pytest.mark.slow]) for kernel in KERNELS],
+)
 def test_exact_draws_stay_exact(solver, transition, frame):
     outcomes = outcomes_of(true_kernel(frame, solver), TRANSITIONS[transition], MODEL_OF[frame], SIGMAS, 0.5, 2)
     for sigma, outcome in zip(SIGMAS, outcomes, strict=True):

@@ -17,13 +17,15 @@ LAYERS = """
     plots
     sweep
     importers
-    zoo
     sampling
     choice
+    provenance
     runs
     progress
+    recording
     results
     store
+    zoo
     diagnostics
     initialise
     kernel

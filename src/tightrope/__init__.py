@@ -32,9 +32,10 @@ from tightrope.methods import (  # noqa: E402
 )
 from tightrope.models import Model  # noqa: E402
 from tightrope.results import predict, prior  # noqa: E402
-from tightrope.sampling import sample  # noqa: E402
+from tightrope.sampling import extend, load, resume, sample, status  # noqa: E402
 from tightrope.state_space import StateSpaceModel  # noqa: E402
-from tightrope.types import InputError  # noqa: E402
+from tightrope.store import StoreError  # noqa: E402
+from tightrope.types import InputError, SamplingError  # noqa: E402
 
 __version__ = version("tightrope")
 __all__ = [
@@ -51,12 +52,18 @@ __all__ = [
     "Model",
     "RiemannianHMC",
     "RiemannianNUTS",
+    "SamplingError",
     "SamplingWarning",
     "StateSpaceModel",
+    "StoreError",
     "XifaraMALA",
+    "extend",
+    "load",
     "predict",
     "prior",
+    "resume",
     "sample",
+    "status",
     "summary",
     "zoo",
 ]

@@ -1,83 +1,133 @@
-"""Choose between the lifted sampler and NUTS with a dense metric, by a short trial on the model at hand."""
+"""Choose between the lifted sampler and NUTS with a dense metric: both begin, and the faster one goes on."""
 
 from __future__ import annotations
 
 import time
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from arviz_stats.base import array_stats
 
-from tightrope.adaptation import shrunk_covariance
 from tightrope.kinds import Turning
 from tightrope.methods import NUTS
 from tightrope.progress import Progress
 from tightrope.runs import Run
-from tightrope.systems import Metric
+from tightrope.types import SamplingError
 
-TRIAL_WARMUP, TRIAL_DRAWS = 100, 100
-MAX_SHARE = 0.1  # of the time of the whole run, for the trial
+# Both get the same time, so what the loser takes is about this share of the whole run.
+SHARE, LATEST = 0.12, 0.3  # of the iterations of the one ahead: to decide if it can be told, and in any case
+FIRST_TURN, TURN = 0.05, 0.2  # seconds of the first turn, and of each as a share of those before
+MIN_DRAWS = 50  # of each chain, to tell an effective sample size
 MAX_COORDINATES = 1000  # of a dense metric
-MAX_JUDGED = 100  # coordinates whose ESS is looked at
+MAX_JUDGED = 100  # coordinates whose effective sample size is looked at
 
 
-class Choice(NamedTuple):
-    """The run to go on with, and why."""
+class Mark(NamedTuple):
+    """How far a run was at some time of its own."""
 
-    run: Run
-    reason: str
+    iteration: int
+    seconds: float
+
+
+class Racer:
+    """One of the two runs."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.marks, self.has_failed = [Mark(0, 0.0)], False
+
+    def take_turn(self, seconds: float, progress: Progress) -> None:
+        """Go on with warm-up for some time."""
+        if self.has_failed or self.run.finished == self.run.num_warmup:
+            return
+        started = time.perf_counter()
+        self.run.deadline = started + seconds
+        try:
+            self.run.warm_up(progress)
+        except SamplingError:
+            self.has_failed = True
+        self.run.deadline = np.inf
+        took = time.perf_counter() - started
+        self.marks.append(Mark(int(self.run.iterations().min()), self.marks[-1].seconds + took))
+
+    def is_past(self, share: float) -> bool:
+        """Whether so much of the run is done, or all of warm-up."""
+        total = self.run.num_warmup + self.run.num_draws
+        return self.marks[-1].iteration >= min(share * total, self.run.num_warmup)
+
+    @property
+    def middle(self) -> Mark:
+        """Half way by the clock; what comes after is judged."""
+        return next(mark for mark in self.marks if mark.seconds >= self.marks[-1].seconds / 2)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are draws enough."""
+        return self.marks[-1].iteration - self.middle.iteration >= MIN_DRAWS
+
+    def rate(self) -> float:
+        """Effective draws of a chain per second; too few draws to tell count as if they were independent."""
+        middle, last = self.middle, self.marks[-1]
+        if last.seconds == middle.seconds or self.has_failed:
+            return 0.0
+        speed = (last.iteration - middle.iteration) / (last.seconds - middle.seconds)
+        return speed * (efficiency(self.run, slice(middle.iteration, last.iteration)) if self.is_known else 1.0)
 
 
 def rival_of(run: Run, method: Turning, cores: int) -> Run | None:
-    """A run of NUTS with a dense metric, yet to be told which; none where it stands no chance or there is no time."""
-    d = run.model.d
-    if d > MAX_COORDINATES or run.num_warmup < TRIAL_WARMUP or method.step_size is not None:
+    """A run of NUTS with a dense metric; none where it stands no chance or there is no time."""
+    if run.model.d > MAX_COORDINATES or run.num_warmup < 2 * MIN_DRAWS or method.step_size is not None:
         return None
     shared = {name: getattr(method, name) for name in ("target_accept", "max_depth", "shared_step_size")}
-    dense, key = NUTS(metric="dense", **shared), jr.fold_in(run.key, run.num_chains)
-    metric = Metric.of(jnp.eye(d))
-    rival = Run(run.model, dense, TRIAL_WARMUP, run.num_draws, run.num_chains, cores, key, tuning=metric)
+    sizes, key = (run.num_warmup, run.num_draws, run.num_chains, cores), jr.fold_in(run.key, run.num_chains)
+    rival = Run(run.model, NUTS(metric="dense", **shared), *sizes, key, may_move=run.may_move)
     rival.stopped = run.stopped
     return rival
 
 
-def choose(run: Run, rival: Run, progress: Progress) -> Choice:
-    """Half way through the warm-up of the lifted sampler: try the rival from there, with the covariance seen so far."""
-    trial, ours, window = min(TRIAL_DRAWS, run.num_draws), effective_rate(run), slice(run.stage_start, None)
-    u = run.seen(window).u.reshape(-1, run.model.d)
-    rival.tuning = Metric.of(jnp.asarray(shrunk_covariance(u, is_dense=True)))
-    rival.place(run.places())
-    whole = run.compile_time + run.warmup_time * (run.num_warmup + run.num_draws) / run.iterations().min()
-    rival.deadline = time.perf_counter() + MAX_SHARE * whole
-    rival.warm_up(progress)
-    rival.draw(progress, trial)
-    rival.deadline = np.inf
-    if run.stopped.is_set():
-        return Choice(rival if rival.iterations().min() > rival.num_warmup else run, "no trial: stopped.")
-    if rival.iterations().min() < rival.num_warmup + trial:
-        late = f"dense nuts did not finish its trial in {MAX_SHARE:.0%} of the time that the run will take"
-        return Choice(charged(run, rival), f"lifted-nuts: {late}.")
-    theirs = effective_rate(rival)
-    compared = f"{ours:.3g} and {theirs:.3g} effective draws per second in a trial of lifted-nuts and dense nuts"
-    if theirs > ours:
-        return Choice(charged(rival, run), f"nuts: {compared}.")
-    return Choice(charged(run, rival), f"lifted-nuts: {compared}.")
-
-
-def charged(winner: Run, loser: Run) -> Run:
-    """The winner, with the loser's time added to that of its warm-up; they compiled side by side."""
-    winner.warmup_time += loser.warmup_time + loser.sampling_time
-    winner.compile_time = max(winner.compile_time, loser.compile_time)
+def decided(run: Run, rival: Run, progress: Progress) -> Run:
+    """The run to go on with; it is saved from here on."""
+    recorder, run.recorder = run.recorder, None  # a race is not saved, but begun anew
+    winner, reason = race(run, rival, progress)
+    progress.say(f"Going on with {reason}")
+    loser = rival if winner is run else run
+    winner.notes = {"choice": reason, "choice_time": loser.warmup_time, "is_rival": winner is rival}
+    winner.warmup_time += loser.warmup_time
+    winner.compile_time = max(winner.compile_time, loser.compile_time)  # they compiled side by side
+    if recorder is not None and not run.stopped.is_set():
+        winner.recorder = recorder if winner is run else recorder.of_rival()
+        winner.save(winner.recorder)
     return winner
 
 
-def effective_rate(run: Run) -> float:
-    """Effective draws per second in the last stage, of the coordinate with the fewest; none if a chain stood still."""
-    draws = run.seen(slice(run.stage_start, None))
+def race(run: Run, rival: Run, progress: Progress) -> tuple[Run, str]:
+    """Turn by turn, until it can be told which is faster; the winner, and why."""
+    rival.place(run.places())
+    lifted, dense = racers = Racer(run), Racer(rival)
+    turn = FIRST_TURN
+    while run.may_go_on():
+        for racer in racers:
+            racer.take_turn(turn, progress)
+        turn = max(FIRST_TURN, TURN * lifted.marks[-1].seconds)
+        behind, ahead = sorted(racers, key=lambda racer: racer.marks[-1].iteration)
+        if not ahead.is_past(SHARE) or not run.may_go_on():
+            continue
+        rates = {racer: racer.rate() for racer in racers}
+        if behind.is_known or rates[behind] < rates[ahead] or ahead.is_past(LATEST):
+            winner = dense if rates[dense] > rates[lifted] else lifted
+            least = "at most " if not behind.is_known else ""
+            told = {racer: f"{least if racer is behind else ''}{run.num_chains * rates[racer]:.3g}" for racer in racers}
+            reason = f"{told[lifted]} and {told[dense]} effective draws per second of lifted-nuts and dense nuts"
+            return winner.run, f"{winner.run.method.name}: {reason}."
+    return run, "lifted-nuts: stopped before it could be told which is faster."
+
+
+def efficiency(run: Run, window: slice) -> float:
+    """Effective draws per draw, of the coordinate with the fewest; none if a chain stood still."""
+    draws = run.seen(window)
     if (np.ptp(draws.info.lp, axis=1) == 0).any():
         return 0.0
     judged = np.unique(np.linspace(0, run.model.d - 1, MAX_JUDGED).astype(int))
     sizes = [array_stats.ess(draws.u[..., i], chain_axis=0, draw_axis=1, method="bulk") for i in judged]
-    return float(np.nan_to_num(sizes, nan=0.0).min()) / run.stage_time
+    return float(np.nan_to_num(sizes, nan=0.0).min()) / draws.info.lp.size

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,14 +17,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tightrope import plots, zoo
+from tightrope import plots, sampling, zoo
 from tightrope import reproduce as targets
 from tightrope.diagnostics import SamplingWarning, findings, performance, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
 from tightrope.results import NoDraws
 from tightrope.sampling import sample
-from tightrope.types import InputError
+from tightrope.store import StoreError
+from tightrope.types import InputError, SamplingError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -123,7 +126,7 @@ def run(
     warmup: Annotated[int, typer.Option(help="Warm-up iterations of each chain.")] = 1000,
     draws: Annotated[int, typer.Option(help="Draws of each chain.")] = 1000,
     seed: Annotated[int, typer.Option(help="The same seed gives the same draws.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for trace.nc, summary.txt and overview.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for draws as they come, a summary, a picture.")] = None,
 ) -> None:
     """Sample a posterior, print a summary, and keep the draws if --out is given."""
     given = {
@@ -135,32 +138,78 @@ def run(
     }
     chosen = method_of(method, **{name: value for name, value in given.items() if value is not None})
     posterior = zoo.load(model, **({} if sigma is None else {"sigma": sigma}))
-    if out is not None:
-        prepare(out)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), resumable(out):
         warnings.simplefilter("ignore", SamplingWarning)
-        trace = sample(posterior, draws, warmup, chains, seed, method=chosen, init=init)
+        trace = sample(posterior, draws, warmup, chains, seed, method=chosen, init=init, store=out)
+    finish(trace, out)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="What --out was.")],
+    draws: Annotated[int | None, typer.Option(help="Go on to so many draws of each chain.")] = None,
+) -> None:
+    """Go on with a run that was stopped or died, as if nothing had happened."""
+    with warnings.catch_warnings(), resumable(directory):
+        warnings.simplefilter("ignore", SamplingWarning)
+        trace = sampling.resume(directory) if draws is None else sampling.extend(directory, draws)
+    finish(trace, directory)
+
+
+@app.command()
+def status(directory: Annotated[Path, typer.Argument(help="What --out was.")]) -> None:
+    """Say how far a run is, also while it goes on."""
+    found = sampling.status(directory)
+    working = "running" if found["is_running"] else "not running"
+    lines = [f"{found['model']} by {found['method']}: {found['stage']}, {working}"]
+    done = " ".join(map(str, found["iterations"]))
+    lines.append(f"iterations of each chain {done}, of {found['total']} with warm-up")
+    if found["rate"]:
+        left = "" if found["stage"] == "finished" else f"; about {found['remaining']:.0f} s to go"
+        lines.append(f"{found['rate']:.3g} iterations a second{left}; saved {found['age']:.0f} s ago")
+    if found["stage"] != "finished" and not found["is_running"]:
+        lines.append(f"go on with: tightrope resume {directory}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+    for warning in found["warnings"]:
+        console.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def resumable(directory: Path | None) -> Iterator[None]:
+    """Say how to go on, where a run is stopped."""
+    try:
+        yield
+    except (StoreError, SamplingError) as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(1)
+    except (KeyboardInterrupt, NoDraws, Stopped) as error:
+        if directory is None or not (directory / "run.json").exists():
+            raise
+        raise Stopped(directory) from error
+
+
+class Stopped(RuntimeError):
+    """A run that was stopped before its end."""
+
+    def __init__(self, directory: Path):
+        super().__init__(f"stopped; all is saved. Go on with: tightrope resume {directory}")
+
+
+def finish(trace: xr.DataTree, out: Path | None) -> None:
+    """Print what a run found, and leave it beside the draws."""
     text = show_summary(trace)
     for finding in findings(trace):
         console.print(f"[yellow]Warning:[/] {escape(finding)}", highlight=False, soft_wrap=True)
         text += f"Warning: {finding}\n"
-    if out is not None:
-        trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
-        (out / "summary.txt").write_text(text)
-        plots.overview(trace, out / "overview.png")
-        console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False, soft_wrap=True)
-
-
-def prepare(out: Path) -> None:
-    """Make the folder for results now: better to fail before sampling than after."""
-    if (out / "trace.nc").exists():
-        raise InputError(f"--out: {out} already holds a run: choose another folder or remove that one.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / ".writable").touch()
-        (out / ".writable").unlink()
-    except OSError as error:
-        raise InputError(f"--out: cannot write to {out}: {error.strerror}.") from None
+    if out is None:
+        return
+    trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
+    (out / "summary.txt").write_text(text)
+    plots.overview(trace, out / "overview.png")
+    console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False, soft_wrap=True)
+    if sampling.status(out)["stage"] != "finished":
+        raise Stopped(out)
 
 
 def main() -> Any:
@@ -170,6 +219,9 @@ def main() -> Any:
     except InputError as error:
         print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(2)
-    except (KeyboardInterrupt, NoDraws) as error:
+    except (StoreError, SamplingError) as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(1)
+    except (KeyboardInterrupt, NoDraws, Stopped) as error:
         print(f"tightrope: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(130)

@@ -49,11 +49,15 @@ class Draw(NamedTuple):
         scalars = jnp.stack([jnp.asarray(x, float) for x in (self.log_volume, *self.info)])
         return jnp.concatenate([self.u, scalars])
 
+    @staticmethod
+    def width(d: int) -> int:
+        """Numbers in a row."""
+        return d + 1 + len(Info._fields)
+
     @classmethod
     def unpack(cls, rows: np.ndarray) -> Draw:
         """The draws in an array of rows, by field; counts and flags in their own types."""
-        names = ("log_volume", *Info._fields)
-        d = rows.shape[-1] - len(names)
+        d = rows.shape[-1] - cls.width(0)
         log_volume, *values = np.moveaxis(rows[..., d:], -1, 0)
         fields = {}
         for name, value in zip(Info._fields, values, strict=True):

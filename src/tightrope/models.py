@@ -120,6 +120,7 @@ class Model:
         """Note what the model is about, apart from its data."""
         jax.config.update("jax_enable_x64", True)
         self.name, self.truth, self.documentation = name, truth, ""
+        self.origin: dict[str, Any] | None = None  # name and options in the zoo
         self.coords, self.dims = dict(coords or {}), dict(dims or {})
         self.derived = dict(derived or {})
         self.parameters = Parameters(priors)
@@ -170,6 +171,7 @@ class Model:
         if set(given) != set(self.observed):
             raise InputError(f"observed has the blocks {sorted(given)}, not {sorted(self.observed)} as the model.")
         other = copy.copy(self)
+        other.origin = None
         other.observed = {key: given[key] for key in self.observed}
         for key, value in self.observed.items():
             if given[key].shape != value.shape:

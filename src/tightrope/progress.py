@@ -26,7 +26,7 @@ class Progress:
         self.is_live = self.console.is_terminal if wanted is None else wanted
         self.live: Live | None = None
         self.run: Any = None  # the one shown last
-        self.began: float | None = None
+        self.began: dict[int, tuple[float, int]] = {}  # when sampling was first seen, and the draws by then, by chain
         self.ess: dict[int, tuple[float, float]] = {}  # when computed, and the value, by chain
 
     def __enter__(self) -> Progress:
@@ -46,12 +46,14 @@ class Progress:
         if self.live is None:
             return
         if run is not self.run:
-            self.run, self.began, self.ess = run, None, {}
+            self.run, self.began, self.ess = run, {}, {}
         total = run.num_warmup + run.num_draws
         table = Table("chain", "stage", "draws", "step size", "acceptance", "steps", "failures", "ESS/s", box=None)
         for group in run.groups:
             for place, chain in enumerate(group.index):
-                table.add_row(*self.line(run, chain, list(group.rows[place]), int(group.iterations[place]), total))
+                table.add_row(
+                    *self.line(run, chain, list(group.rows[place].parts), int(group.iterations[place]), total)
+                )
         self.live.update(table)
 
     def line(self, run: Any, chain: int, rows: list[np.ndarray], iteration: int, total: int) -> list[str]:
@@ -76,14 +78,14 @@ class Progress:
 
     def ess_per_second(self, run: Any, chain: int, rows: list[np.ndarray], iteration: int) -> str:
         """Effective draws of the log density per second of sampling."""
-        now = time.perf_counter()
-        if iteration <= run.num_warmup + 20:
+        now, drawn = time.perf_counter(), iteration - run.num_warmup
+        if drawn <= 20:
             return ""
-        if self.began is None:
-            self.began = now
+        began, drawn_then = self.began.setdefault(chain, (now, drawn))
         computed, value = self.ess.get(chain, (0.0, float("nan")))
-        if now - computed > SECONDS_PER_ESS and now > self.began:
-            lp = Draw.unpack(np.concatenate(rows)[run.num_warmup :]).info.lp
-            value = float(array_stats.ess(lp[None], chain_axis=0, draw_axis=1)) / (now - self.began)
+        if now - computed > SECONDS_PER_ESS and now > began:
+            lp = Draw.unpack(np.concatenate(rows)[-drawn:]).info.lp
+            share = float(array_stats.ess(lp[None], chain_axis=0, draw_axis=1)) / len(lp)
+            value = share * (drawn - drawn_then) / (now - began)
             self.ess[chain] = now, value
         return f"{value:.0f}" if np.isfinite(value) else ""

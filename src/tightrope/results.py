@@ -12,36 +12,76 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import xarray as xr
-from jax import lax
 
 from tightrope.kernel import Draw
 from tightrope.models import Model
 from tightrope.types import Array, InputError
+
+GROUPS = ("posterior", "sample_stats", "unconstrained_posterior")  # those that have the draws
+BATCH = 100  # draws that are converted at once
 
 
 class NoDraws(RuntimeError):
     """A run that was stopped before it had anything to return."""
 
 
-def over_draws(function: Callable[..., Any], *arrays: Any) -> Any:
-    """Apply a function of one draw to arrays whose first two axes are chain and draw, a batch at a time."""
-    sizes = arrays[0].shape[:2]
-    flat = [jnp.asarray(array.reshape(-1, *array.shape[2:])) for array in arrays]
-    result = jax.jit(lambda args: lax.map(lambda one: function(*one), args, batch_size=100))(tuple(flat))
-    return jax.tree.map(lambda x: np.asarray(x).reshape(*sizes, *x.shape[1:]), result)
+def over_draws(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one draw, for arrays whose first two axes are chain and draw; compiled for a batch, once."""
+    batch = jax.jit(jax.vmap(function))
+
+    def apply(*arrays: Any) -> Any:
+        sizes = arrays[0].shape[:2]
+        flat, total = [array.reshape(-1, *array.shape[2:]) for array in arrays], sizes[0] * sizes[1]
+        parts = []
+        for start in range(0, total, BATCH):
+            index = np.arange(start, start + BATCH)
+            part = batch(*[array[np.minimum(index, total - 1)] for array in flat])
+            parts.append(jax.tree.map(lambda x: np.asarray(x)[: total - start], part))  # noqa: B023
+        return jax.tree.map(lambda *x: np.concatenate(x).reshape(*sizes, *x[0].shape[1:]), *parts)
+
+    return apply
 
 
-def parameters_of(model: Model, u: np.ndarray, keep: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Parameters and derived quantities at the draws."""
+class Converter:
+    """Rows of draws as posterior, coordinates and statistics."""
 
-    def at(u: Array) -> dict[str, Array]:
-        params = model.parameters.values(u)
-        values = params | {name: jnp.asarray(f(params), float) for name, f in model.derived.items()}
-        return {name: value for name, value in values.items() if keep is None or name in keep}
+    def __init__(self, model: Model, keep: Sequence[str] | None = None):
+        self.model = model
+        self.names = [name for name in (*model.parameters.names, *model.derived) if keep is None or name in keep]
+        self.values = over_draws(self.parameters)
 
-    # Through a compiled function a dictionary comes out in the order of its keys.
-    values = over_draws(at, u)
-    return {name: values[name] for name in (*model.parameters.names, *model.derived) if name in values}
+    def parameters(self, u: Array) -> dict[str, Array]:
+        """Parameters and derived quantities at one draw."""
+        params = self.model.parameters.values(u)
+        values = params | {name: jnp.asarray(f(params), float) for name, f in self.model.derived.items()}
+        return {name: values[name] for name in self.names}
+
+    def groups(self, rows: np.ndarray, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """The groups of one part of a run, from rows of shape (chain, draw, number)."""
+        draws = Draw.unpack(rows)
+        values = self.values(draws.u) if draws.u.size else self.nothing(rows.shape[:2])
+        return {
+            # Through a compiled function a dictionary comes out in the order of its keys.
+            f"{prefix}posterior": {name: values[name] for name in self.names},
+            f"{prefix}sample_stats": draws.info._asdict(),
+            f"{prefix}unconstrained_posterior": coordinates_of(self.model, draws.u),
+        }
+
+    def nothing(self, sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """The parameters of no draws."""
+        shapes = jax.eval_shape(self.parameters, jax.ShapeDtypeStruct((self.model.d,), float))
+        return {name: np.zeros((*sizes, *value.shape)) for name, value in shapes.items()}
+
+    def template(self, num_chains: int, save_warmup: bool, attributes: Mapping[str, Any]) -> xr.DataTree:
+        """A result without draws."""
+        rows = np.zeros((num_chains, 0, Draw.width(self.model.d)))
+        groups = self.groups(rows) | (self.groups(rows, "warmup_") if save_warmup else {})
+        return tree(self.model, groups | observed(self.model), attributes)
+
+
+def observed(model: Model) -> dict[str, dict[str, Any]]:
+    """The group of the data."""
+    return {"observed_data": {name: np.where(model.mask[name], y, np.nan) for name, y in model.observed.items()}}
 
 
 def coordinates_of(model: Model, u: np.ndarray) -> dict[str, np.ndarray]:
@@ -64,7 +104,9 @@ def check_keep(model: Model, keep: Sequence[str] | None) -> None:
 
 def tree(model: Model, groups: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> xr.DataTree:
     """Groups of arrays as a DataTree, with the model's coordinates and dimensions."""
-    result = arviz_base.from_dict(dict(groups), coords=model.coords, dims=model.dims, save_warmup=True)
+    result = arviz_base.from_dict(
+        dict(groups), coords=model.coords, dims=model.dims, save_warmup=True, check_conventions=False
+    )
     for name in ("posterior", "prior"):
         if name in result.children:
             result[name].attrs |= {
@@ -93,28 +135,13 @@ def collect(
             f"the run was stopped after {length} of {num_warmup} warm-up iterations, so there are no draws: raise "
             "max_time, lower warmup, or look at the warm-up with save_warmup=True."
         )
-    stacked = np.stack([chain[:length] for chain in rows])
+    stacked, converter = np.stack([chain[:length] for chain in rows]), Converter(model, keep)
     groups: dict[str, dict[str, Any]] = {}
     if length > num_warmup:
-        groups |= sampled_groups(model, stacked[:, num_warmup::thin], keep, "")
+        groups |= converter.groups(stacked[:, num_warmup::thin])
     if save_warmup and num_warmup:
-        groups |= sampled_groups(model, stacked[:, :num_warmup:thin], keep, "warmup_")
-    groups["observed_data"] = {
-        name: np.where(model.mask[name], value, np.nan) for name, value in model.observed.items()
-    }
-    return tree(model, groups, attributes)
-
-
-def sampled_groups(
-    model: Model, rows: np.ndarray, keep: Sequence[str] | None, prefix: str
-) -> dict[str, dict[str, Any]]:
-    """Posterior, coordinates and statistics of one part of a run."""
-    draws = Draw.unpack(rows)
-    return {
-        f"{prefix}posterior": parameters_of(model, draws.u, keep),
-        f"{prefix}sample_stats": draws.info._asdict(),
-        f"{prefix}unconstrained_posterior": coordinates_of(model, draws.u),
-    }
+        groups |= converter.groups(stacked[:, :num_warmup:thin], "warmup_")
+    return tree(model, groups | observed(model), attributes)
 
 
 def predict(model: Model, trace: xr.DataTree, seed: int = 0) -> xr.DataTree:
@@ -132,7 +159,7 @@ def predict(model: Model, trace: xr.DataTree, seed: int = 0) -> xr.DataTree:
         named = dict(zip(params, values, strict=True))
         return model.observations.simulate(key, named), model.observations.pointwise(named, y)
 
-    simulated, log_likelihood = over_draws(at, keys, *params.values())
+    simulated, log_likelihood = over_draws(at)(keys, *params.values())
     added = tree(model, {"posterior_predictive": simulated, "log_likelihood": log_likelihood}, {})
     return xr.DataTree(children={**trace.children, **added.children})
 
@@ -143,8 +170,8 @@ def prior(model: Model, draws: int = 1000, seed: int = 0) -> xr.DataTree:
         raise InputError(f"draws={draws} must be a whole number of at least 1.")
     draw_key, noise_key = jr.split(jr.key(seed))
     u = np.asarray(jax.jit(jax.vmap(model.parameters.draw))(jr.split(draw_key, draws)))[None]
-    params = over_draws(model.parameters.values, u)
+    params = over_draws(model.parameters.values)(u)
     names = list(params)
     simulate = lambda key, *values: model.observations.simulate(key, dict(zip(names, values, strict=True)))
-    simulated = over_draws(simulate, jr.split(noise_key, (1, draws)), *params.values())
-    return tree(model, {"prior": parameters_of(model, u), "prior_predictive": simulated}, {"seed": seed})
+    simulated = over_draws(simulate)(jr.split(noise_key, (1, draws)), *params.values())
+    return tree(model, {"prior": Converter(model).values(u), "prior_predictive": simulated}, {"seed": seed})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,8 +20,14 @@ from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.progress import Progress
+from tightrope.recording import Recorder, facts_of, flattened, unflattened
+from tightrope.types import FAILURES, SamplingError
 
-SECONDS_PER_CALL = 0.2  # how long a compiled call should take; it changes no draw
+# Clocks decide when to look up from the work, and when to save it; neither changes a draw.
+SECONDS_PER_CALL = 0.2  # of compiled code
+FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first and at the most
+MAX_SHARE = 0.05  # of the time, for checkpoints
+NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
 
 
 class Compiled(NamedTuple):
@@ -28,6 +35,30 @@ class Compiled(NamedTuple):
 
     begin: Any
     advance: Any
+
+
+class Rows:
+    """The draws of a chain, one row each; saved ones may be forgotten."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.forgotten = self.saved = 0  # so many from the beginning
+
+    def since(self, iteration: int) -> np.ndarray:
+        """The rows from an iteration on."""
+        parts, stop = [], self.forgotten + sum(map(len, self.parts))
+        for part in reversed(self.parts):
+            if stop <= iteration:
+                break
+            start = stop - len(part)
+            parts.append(part[max(0, iteration - start) :])
+            stop = start
+        return np.concatenate(parts[::-1]) if parts else np.zeros((0, 0))
+
+    def forget(self) -> None:
+        """Keep only the last of what is saved."""
+        while self.parts and self.forgotten + len(self.parts[0]) <= self.saved - NUM_REMEMBERED:
+            self.forgotten += len(self.parts.pop(0))
 
 
 class Group:
@@ -38,12 +69,18 @@ class Group:
         self.keys = keys
         self.u = u  # where they are between stages
         self.chains: Any = None  # a Chain, once they have begun
-        self.rows: list[list[np.ndarray]] = [[] for _ in index]
+        self.rows = [Rows() for _ in index]
         self.iterations = np.zeros(len(index), int)
 
-    def draws(self, chain: int) -> np.ndarray:
-        """All rows of one chain so far."""
-        return np.concatenate(self.rows[chain]) if self.rows[chain] else np.zeros((0, 0))
+
+ADVICE = {
+    "projection_failed": 'found no solution of their equations; try solver="newton", a larger max_iterations, or other '
+    "starting points by init=",
+    "non_reversible": "were not reversible; give init=, or a method with a smaller step_size",
+    "non_finite": "met NaN or infinity in the forward model or its derivatives; narrow the priors, or make the model "
+    "stable where they reach",
+    "": "all proposals were rejected; give init=, a smaller step_size, or a longer warm-up",
+}
 
 
 class Run:
@@ -64,6 +101,7 @@ class Run:
         *,
         tuning: Any = None,
         may_move: bool = False,
+        recorder: Recorder | None = None,
     ):
         self.model, self.method, self.may_move = model, method, may_move
         self.num_warmup, self.num_draws, self.num_chains = warmup, draws, chains
@@ -83,9 +121,13 @@ class Run:
         self.steps_per_call = 1
         self.compile_times: list[float] = []
         self.compile_time = self.warmup_time = self.sampling_time = 0.0
-        self.stage_start, self.stage_time = 0, 0.0  # of the last stage: iteration, and seconds taken
+        self.finished = 0  # where the last stage ended after which all was learnt that there was to learn
+        self.stage_start = self.stage_stop = 0  # of the last stage
+        self.stage_time = 0.0
+        self.recorder, self.leg = recorder, FIRST_LEG
+        self.notes: dict[str, Any] = {}  # to go into checkpoints
         self.followed = np.arange(chains)  # those of its chains from which any chain goes on
-        self.deadline = np.inf  # by the clock, for what is to be given up then
+        self.deadline = np.inf  # by the clock, to look up then
 
     def begin(self, start: Start) -> None:
         """Compile while the starting points are refined."""
@@ -109,16 +151,18 @@ class Run:
         """Chains at these points."""
         self.groups = [Group(range(a, b), self.keys[a:b], u[a:b]) for a, b in pairwise(self.bounds)]
 
+    def beginning(self, keys: Any) -> tuple[Any, ...]:
+        """Arguments like those with which a group of chains begins."""
+        width = len(keys)
+        return self.y, self.tuning, keys, jnp.zeros((width, self.model.d)), jnp.array(0), jnp.ones(width)
+
     def compile(self, keys: Any) -> Compiled:
         """The functions of the kernel for groups of one size."""
-        started = time.perf_counter()
-        width, zero = len(keys), jnp.array(0)
-        u, step_size = jnp.zeros((width, self.model.d)), jnp.ones(width)
-        begin_args = (self.y, self.tuning, keys, u, zero, step_size)
-        chains = jax.eval_shape(self.kernel.begin, *begin_args)
+        started, zero, args = time.perf_counter(), jnp.array(0), self.beginning(keys)
+        chains = jax.eval_shape(self.kernel.begin, *args)
         with ThreadPoolExecutor(1) as pool:
             advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.tuning, chains, zero, zero).compile())
-            begin = self.kernel.begin.lower(*begin_args).compile()
+            begin = self.kernel.begin.lower(*args).compile()
             compiled = Compiled(begin, advance.result())
         self.compile_times.append(time.perf_counter() - started)
         return compiled
@@ -126,20 +170,24 @@ class Run:
     def may_go_on(self) -> bool:
         return not self.stopped.is_set() and time.perf_counter() < self.deadline
 
-    def warm_up(self, progress: Progress, until: int | None = None) -> None:
-        """Adapt, stage by stage, up to an iteration or to the end."""
+    def warm_up(self, progress: Progress) -> None:
+        """Adapt, stage by stage, as far as there is time."""
         started, compiled_in = time.perf_counter(), self.compile_time
-        until = self.num_warmup if until is None else until
-        done = int(self.iterations().min())
-        for stop in sorted(stop for stop in {*(self.windows or {self.num_warmup // 4}), until} if done < stop <= until):
+        stops = {*(self.windows or {self.num_warmup // 4}), self.num_warmup}
+        for stop in sorted(stop for stop in stops if stop > self.finished):
             if self.may_go_on():
                 self.stage(progress, stop)
-            if stop < self.num_warmup and self.may_go_on():
+            if self.iterations().min() < stop or self.stopped.is_set():
+                break
+            if stop < self.num_warmup:
                 self.move(self.donors(progress))
                 if stop in self.windows:
                     self.retune(progress, self.windows[stop])
-        if until == self.num_warmup and self.method.shared_step_size:
-            self.step_sizes = np.full_like(self.step_sizes, np.exp(np.log(self.step_sizes).mean()))
+            else:
+                self.refuse_stuck()
+                if self.method.shared_step_size:
+                    self.step_sizes = np.full_like(self.step_sizes, np.exp(np.log(self.step_sizes).mean()))
+            self.finished = stop
         self.warmup_time += time.perf_counter() - started - (self.compile_time - compiled_in)
 
     def draw(self, progress: Progress, number: int) -> None:
@@ -149,49 +197,53 @@ class Run:
             self.sampling_time += self.stage_time
 
     def stage(self, progress: Progress, stop: int) -> None:
-        """Bring all chains to an iteration."""
-        started, start = time.perf_counter(), int(self.iterations().min())
-        with ThreadPoolExecutor(len(self.groups)) as pool:
-            running = {pool.submit(self.advance_group, group, start, stop) for group in self.groups}
-            while running:
-                try:
-                    done, running = wait(running, timeout=0.1)
-                    progress.show(self)
-                    for future in done:
-                        future.result()
-                except KeyboardInterrupt:
-                    if self.stopped.is_set():
-                        raise
-                    self.stopped.set()
-                    progress.say("Stopping after the current steps; press Ctrl-C again to abort.")
-                except BaseException:
-                    self.stopped.set()
-                    raise
-        self.stage_start, self.stage_time = start, time.perf_counter() - started
+        """Bring all chains to an iteration, in legs after each of which the run is saved."""
+        if self.stage_stop != stop:  # else it goes on with one that was broken off
+            self.stage_start, self.stage_stop, self.stage_time = int(self.iterations().min()), stop, 0.0
+            for group in self.groups:
+                group.chains = None
+        begun = False
+        while not begun or (self.may_go_on() and self.iterations().min() < stop):
+            begun = True
+            started = time.perf_counter()
+            self.advance(progress, started + self.leg if self.recorder else np.inf)
+            self.stage_time += time.perf_counter() - started
+            if self.recorder:
+                self.save(self.recorder)
         self.followed = np.arange(self.num_chains)
         ends_early = stop < self.num_warmup and self.method.step_size is None
         kept = lambda chains: jnp.exp(chains.averaging.log_average) if ends_early else chains.step_size
         self.step_sizes = np.concatenate([np.asarray(kept(group.chains)) for group in self.groups])
 
-    def advance_group(self, group: Group, start: int, stop: int) -> None:
-        """The work of one thread in a stage."""
-        compiled = self.compiled[len(group.index)]
-        chains = compiled.begin(
-            self.y,
-            self.tuning,
-            group.keys,
-            jnp.asarray(group.u),
-            jnp.array(start),
-            jnp.asarray(self.step_sizes[group.index]),
-        )
+    def advance(self, progress: Progress, until: float) -> None:
+        """All groups, side by side, to the end of the stage or until a time by the clock."""
+        with ThreadPoolExecutor(len(self.groups)) as pool:
+            running = {pool.submit(self.advance_group, group, until) for group in self.groups}
+            try:
+                while running:
+                    done, running = wait(running, timeout=0.1)
+                    progress.show(self)
+                    for future in done:
+                        future.result()
+            except BaseException:
+                self.stopped.set()
+                raise
+
+    def advance_group(self, group: Group, until: float) -> None:
+        """The work of one thread."""
+        compiled, chains, stop = self.compiled[len(group.index)], group.chains, self.stage_stop
+        if chains is None:
+            step_sizes = jnp.asarray(self.step_sizes[group.index])
+            start, u = jnp.array(self.stage_start), jnp.asarray(group.u)
+            chains = compiled.begin(self.y, self.tuning, group.keys, u, start, step_sizes)
         num_steps = self.steps_per_call
-        while group.iterations.min() < stop and self.may_go_on():
+        while group.iterations.min() < stop and self.may_go_on() and time.perf_counter() < until:
             started = time.perf_counter()
             chains, rows = compiled.advance(self.y, self.tuning, chains, jnp.array(stop), jnp.array(num_steps))
             iterations, rows = np.asarray(chains.iteration), np.asarray(rows)
             for chain, (before, after) in enumerate(zip(group.iterations, iterations, strict=True)):
                 if after > before:
-                    group.rows[chain].append(rows[chain, : after - before].copy())
+                    group.rows[chain].parts.append(rows[chain, : after - before].copy())
             group.iterations = iterations
             seconds = time.perf_counter() - started
             num_steps = int(
@@ -200,7 +252,78 @@ class Run:
         self.steps_per_call = num_steps
         group.chains = chains
         if group.iterations.min() >= stop:
-            group.u = np.stack([rows[-1][-1, : self.model.d] for rows in group.rows])
+            group.u = np.stack([rows.parts[-1][-1, : self.model.d] for rows in group.rows])
+
+    def save(self, recorder: Recorder) -> None:
+        """Write down all that there is, so that the run can go on from here."""
+        started = time.perf_counter()
+        last = np.zeros((self.num_chains, Draw.width(self.model.d)))
+        arrays = flattened("tuning", self.tuning)
+        for place, group in enumerate(self.groups):
+            arrays |= flattened(f"chains/{place}", group.chains)
+            for chain, rows, iteration in zip(group.index, group.rows, group.iterations, strict=True):
+                if iteration > rows.saved:
+                    recorder.write(chain, rows.saved, rows.since(rows.saved))
+                    rows.saved = int(iteration)
+                if iteration:
+                    last[chain] = rows.parts[-1][-1]
+                if self.stage_stop > self.num_warmup:
+                    rows.forget()
+        iterations, warming_up = self.iterations(), self.stage_stop <= self.num_warmup
+        facts = {
+            **self.notes,
+            "iterations": iterations.tolist(),
+            "finished": self.finished,
+            "stage_start": self.stage_start,
+            "stage_stop": self.stage_stop,
+            "stage_time": self.stage_time,
+            "compile_time": self.compile_time,
+            "warmup_time": self.warmup_time + (self.stage_time if warming_up else 0.0),
+            "sampling_time": self.sampling_time,
+            "method": self.method.name,
+        }
+        recorder.save(arrays | {"step_sizes": self.step_sizes, "u": self.places(), "last": last}, facts)
+        took = time.perf_counter() - started
+        self.leg = min(LONGEST_LEG, 2 * self.leg) if took < MAX_SHARE * self.leg else took / MAX_SHARE
+
+    def restore(self, saved: Mapping[str, np.ndarray]) -> None:
+        """Be where a checkpoint says."""
+        facts = facts_of(saved)
+        for name in ("finished", "stage_start", "stage_stop", "stage_time", "warmup_time", "sampling_time"):
+            setattr(self, name, facts[name])
+        self.step_sizes = saved["step_sizes"]
+        if not any(name.startswith("tuning/") for name in saved):
+            self.tuning = None
+        self.tuning = unflattened("tuning", saved, self.tuning)
+        self.prepare()
+        self.place(saved["u"])
+        for place, group in enumerate(self.groups):
+            like = jax.eval_shape(self.kernel.begin, *self.beginning(group.keys))
+            group.chains = unflattened(f"chains/{place}", saved, like)
+            group.iterations = np.asarray(facts["iterations"])[group.index]
+            for chain, rows, iteration in zip(group.index, group.rows, group.iterations, strict=True):
+                rows.saved = int(iteration)
+                if self.recorder and self.stage_stop <= self.num_warmup:
+                    rows.parts = [self.recorder.read_warmup(chain, rows.saved)] if iteration else []
+                elif iteration:
+                    rows.parts, rows.forgotten = [saved["last"][chain][None]], rows.saved - 1
+
+    def refuse_stuck(self) -> None:
+        """End here if a chain has not moved once, and say why."""
+        rows = [rows.since(0) for group in self.groups for rows in group.rows]
+        stuck = [
+            chain for chain in range(self.num_chains) if (np.ptp(rows[chain][:, : self.model.d], axis=0) == 0).all()
+        ]
+        if not stuck:
+            return
+        info = Draw.unpack(np.concatenate([rows[chain] for chain in stuck])).info
+        counts = {name: int(getattr(info, name).sum()) for name in FAILURES}
+        worst = max(counts, key=lambda name: counts[name])
+        reason = ADVICE[worst if counts[worst] else ""]
+        share = f"{counts[worst] / info.n_steps.sum():.0%} of their steps " if counts[worst] else ""
+        raise SamplingError(
+            f"chains {stuck} did not move once in {self.num_warmup} iterations of warm-up: {share}{reason}."
+        )
 
     def donors(self, progress: Progress) -> np.ndarray:
         """For each chain the one to go on from: itself, unless it was left behind in a mode that is far worse."""
@@ -246,4 +369,4 @@ class Run:
 
     def draws(self) -> list[np.ndarray]:
         """The rows of every chain, in order."""
-        return [group.draws(chain) for group in self.groups for chain in range(len(group.index))]
+        return [rows.since(0) for group in self.groups for rows in group.rows]

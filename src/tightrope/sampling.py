@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,13 +18,16 @@ import numpy as np
 import xarray as xr
 
 from tightrope import diagnostics, results
-from tightrope.choice import choose, rival_of
+from tightrope.choice import decided, rival_of
 from tightrope.initialise import find_start
 from tightrope.kinds import Method
 from tightrope.methods import Auto, method_of
 from tightrope.models import Model
 from tightrope.progress import Progress
+from tightrope.provenance import check_versions, method_in, model_in, record_of
+from tightrope.recording import CHOICE, Options, Recorder, counts, facts_of, trace_of
 from tightrope.runs import Run
+from tightrope.store import Store
 from tightrope.types import InputError
 
 
@@ -28,6 +35,11 @@ def check_count(argument: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{argument}={value} must be a whole number of at least {least}.")
     return int(value)
+
+
+def check_time(max_time: float | None) -> None:
+    if max_time is not None and not max_time > 0:
+        raise InputError(f"max_time={max_time} must be a positive number of seconds.")
 
 
 def sample(
@@ -45,67 +57,212 @@ def sample(
     max_time: float | None = None,
     cores: int | None = None,
     progress: bool | None = None,
+    store: Path | str | None = None,
 ) -> xr.DataTree:
     """Draw from the posterior of a model; the result has the groups of ArviZ.
 
     `max_time` is in seconds, from when all is compiled; what there is by then is returned, as it is after Ctrl-C.
+    With `store`, a new folder, draws are saved there as they come, and `resume` goes on after any death.
     """
     if not isinstance(model, Model):
         raise InputError(f"model must be a tr.Model, not {type(model).__name__}.")
     jax.config.update("jax_enable_x64", True)
-    draws, warmup = check_count("draws", draws, 1), check_count("warmup", warmup, 0)
-    chains, thin = check_count("chains", chains, 1), check_count("thin", thin, 1)
-    seed = check_count("seed", seed, 0)
-    cores = check_count("cores", os.cpu_count() or 1 if cores is None else cores, 1)
-    if max_time is not None and not max_time > 0:
-        raise InputError(f"max_time={max_time} must be a positive number of seconds.")
+    options = Options(
+        draws=check_count("draws", draws, 1),
+        warmup=check_count("warmup", warmup, 0),
+        chains=check_count("chains", chains, 1),
+        seed=check_count("seed", seed, 0),
+        thin=check_count("thin", thin, 1),
+        keep=None if keep is None else list(keep),
+        save_warmup=bool(save_warmup),
+        cores=check_count("cores", os.cpu_count() or 1 if cores is None else cores, 1),
+    )
+    check_time(max_time)
     results.check_keep(model, keep)
     method = method_of(method)
     if warmup == 0 and method.step_size is None:
         raise InputError("warmup=0 leaves no time to adapt the step size: give the method a step_size.")
+    if store is None:
+        return execute(model, method, options, init, None, max_time, progress)
+    directory = Store.create(store, record_of(model, method, options, init))
+    with directory.held():
+        return execute(model, method, options, init, directory, max_time, progress)
 
+
+def resume(
+    store: Path | str, model: Model | None = None, *, max_time: float | None = None, progress: bool | None = None
+) -> xr.DataTree:
+    """Go on with a run that was stopped or died; its draws are those of a run that was never disturbed.
+
+    A model of your own is passed again; those of the zoo are found by name.
+    """
+    check_time(max_time)
+    jax.config.update("jax_enable_x64", True)
+    directory = Store.open(store)
+    with directory.held():
+        check_versions(directory)
+        model = model_in(directory, model)
+        record = directory.record()
+        if record["init"] is None and directory.checkpoint() is None:
+            raise InputError(f"{store} has nothing to go on from: begin anew with tr.sample and the same init=.")
+        directory.verify(counts(directory))
+        options = Options(**record["options"])
+        return execute(model, method_in(directory), options, record["init"], directory, max_time, progress)
+
+
+def extend(
+    store: Path | str,
+    draws: int,
+    model: Model | None = None,
+    *,
+    max_time: float | None = None,
+    progress: bool | None = None,
+) -> xr.DataTree:
+    """Go on with a run until it has so many draws in all."""
+    directory, draws = Store.open(store), check_count("draws", draws, 1)
+    with directory.held():
+        record = directory.record()
+        asked, thin = record["options"]["draws"], record["options"]["thin"]
+        if draws < asked:
+            raise InputError(f"draws={draws} is less than the {asked} that {store} was begun for.")
+        for name in results.GROUPS if directory.has_draws() else ():
+            directory.lengthen(name, -(-draws // thin))
+        record["options"]["draws"] = draws
+        directory.rewrite(record)
+    return resume(store, model, max_time=max_time, progress=progress)
+
+
+def load(store: Path | str) -> xr.DataTree:
+    """The draws of a run so far, also while it goes on; many are read only as they are looked at."""
+    directory = Store.open(store)
+    directory.verify(counts(directory))
+    return trace_of(directory)
+
+
+def status(store: Path | str) -> dict[str, Any]:
+    """How far a run is: its stage, iterations, rate, the seconds that it will still take, and warnings so far."""
+    directory = Store.open(store)
+    record, known = directory.record(), directory.status()
+    options = Options(**record["options"])
+    iterations = known.get("iterations", [0] * options.chains)
+    total = options.warmup + options.draws
+    left = total - min(iterations)
+    stage = "starting" if not known else "finished" if left <= 0 else "warm-up" if left > options.draws else "sampling"
+    seconds, start = known.get("stage_time", 0.0), known.get("stage_start", 0)
+    rate = (min(iterations) - start) / seconds if seconds else 0.0
+    return {
+        "model": record["model"]["name"],
+        "method": known.get("method", record["method"]["name"]),
+        "stage": stage,
+        "is_running": directory.is_held(),
+        "iterations": iterations,
+        "total": total,
+        "rate": rate,
+        "remaining": left / rate if rate else None,
+        "age": time.time() - known["updated"] if known else None,
+        "warnings": diagnostics.findings(trace_of(directory)) if known and min(known["draws"]) else [],
+    }
+
+
+def execute(
+    model: Model,
+    method: Method,
+    options: Options,
+    init: Any,
+    store: Store | None,
+    max_time: float | None,
+    progress: bool | None,
+) -> xr.DataTree:
+    """Run to the end, from the beginning or from the last checkpoint."""
+    with Progress(progress) as display:
+        display.say(f"Finding starting points and compiling {method.name} for {model.name} ...")
+        run, rival = begun(model, method, options, init, store)
+        display.say(f"Compiled in {run.compile_time:.1f} s.")
+        with stopping(run.stopped, max_time, display):
+            if rival is not None:
+                run = decided(run, rival, display)
+            run.warm_up(display)
+            run.draw(display, options.draws)
+    trace = collected(run, options) if store is None else trace_of(store)
+    diagnostics.warn(trace)
+    return trace
+
+
+def begun(model: Model, method: Method, options: Options, init: Any, store: Store | None) -> tuple[Run, Run | None]:
+    """A run, compiled and where it is to go on from, and another if there is a choice to make between them."""
     is_auto = isinstance(init, str) and init == "auto"
     first = method.lifted() if isinstance(method, Auto) else method
-    run = Run(model, first, warmup, draws, chains, cores, jr.key(seed), may_move=is_auto)
-    rival = rival_of(run, method, cores) if isinstance(method, Auto) else None
-    choice = {"choice": "no trial: too little warm-up, too many coordinates, or a step size given."}
-    timer = threading.Timer(max_time, run.stopped.set) if max_time is not None else None
-    with Progress(progress) as display, ThreadPoolExecutor(1) as pool:
-        display.say(f"Finding starting points and compiling {method.name} for {model.name} ...")
-        start = find_start(model, init, run.find_key, chains)
+    sizes = (options.warmup, options.draws, options.chains, options.cores)
+    run, rival = Run(model, first, *sizes, jr.key(options.seed), may_move=is_auto), None
+    saved = None if store is None else store.checkpoint()
+    facts = {} if saved is None else facts_of(saved)
+    if isinstance(method, Auto):
+        rival = rival_of(run, method, options.cores)
+        if rival is None:
+            run.notes["choice"] = "no trial: too little warm-up, too many coordinates, or a step size given."
+    if store is not None:
+        run.recorder = Recorder.of(store, model, options)
+        if saved is None:
+            run.recorder.allot()
+        if rival is not None and facts.get("is_rival"):
+            rival.recorder, run = run.recorder.of_rival(), rival
+        if "choice" in facts:
+            run.notes, rival = {name: facts[name] for name in (*CHOICE, "is_rival") if name in facts}, None
+    with ThreadPoolExecutor(1) as pool:
         compiling = None if rival is None else pool.submit(rival.prepare)
-        run.begin(start)
+        if saved is None:
+            run.begin(find_start(model, init, run.find_key, options.chains))
+        else:
+            run.restore(saved)
         if compiling is not None:
             compiling.result()
-        display.say(f"Compiled in {run.compile_time:.1f} s.")
+    return run, rival
+
+
+@contextlib.contextmanager
+def stopping(stopped: threading.Event, max_time: float | None, display: Progress) -> Iterator[None]:
+    """Ctrl-C, or the end of the time allowed, stops a run after its current steps; a second Ctrl-C aborts it."""
+    presses = 0
+
+    def press(*_: Any) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1:
+            raise KeyboardInterrupt
+        stopped.set()
+        display.say("Stopping after the current steps; press Ctrl-C again to abort.")
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if in_main else None
+    timer = None if max_time is None else threading.Timer(max_time, stopped.set)
+    try:
+        if callable(before):  # else it is ignored, as in the background of a shell, or not for us to set
+            signal.signal(signal.SIGINT, press)
         if timer is not None:
             timer.start()
-        try:
-            if rival is not None:
-                run.warm_up(display, until=warmup // 2)
-                if run.may_go_on():
-                    run, choice["choice"] = choose(run, rival, display)
-                    display.say(f"Going on with {choice['choice']}")
-            run.warm_up(display)
-            run.draw(display, draws)
-        finally:
-            if timer is not None:
-                timer.cancel()
-    trace = results.collect(
-        model,
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if callable(before):
+            signal.signal(signal.SIGINT, before)
+
+
+def collected(run: Run, options: Options) -> xr.DataTree:
+    """The trace of a run that is in memory."""
+    return results.collect(
+        run.model,
         run.draws(),
         num_warmup=run.num_warmup,
-        thin=thin,
-        keep=keep,
-        save_warmup=save_warmup,
+        thin=options.thin,
+        keep=options.keep,
+        save_warmup=options.save_warmup,
         attributes={
             "method": run.method.name,
-            **(choice if isinstance(method, Auto) else {}),
-            "seed": seed,
+            **{name: run.notes[name] for name in CHOICE if name in run.notes},
+            "seed": options.seed,
             "compile_time": run.compile_time,
             "warmup_time": run.warmup_time,
             "sampling_time": run.sampling_time,
         },
     )
-    diagnostics.warn(trace)
-    return trace

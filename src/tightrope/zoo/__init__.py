@@ -61,4 +61,5 @@ def load(name: str, **given: Any) -> Model:
             raise InputError(f"{option} is not an option of {name}: it takes {options(name) or 'none'}.")
     model = MODELS[name](**given)
     model.name, model.documentation = name, documentation(name)
+    model.origin = {"name": name, "options": given}
     return model

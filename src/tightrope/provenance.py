@@ -1,0 +1,75 @@
+"""Where a run comes from: its model, method and options as written into its directory, and as found there again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tightrope import zoo
+from tightrope.kinds import Method
+from tightrope.methods import method_of
+from tightrope.models import Model
+from tightrope.recording import Options
+from tightrope.store import Store
+from tightrope.types import InputError
+
+PACKAGES = ("tightrope", "jax", "jaxlib", "numpy", "numpyro")  # of other versions, draws may have other last digits
+
+
+def fingerprint(model: Model) -> str:
+    """A digest of the posterior: priors, forward model, noise and data, and what is derived from them."""
+
+    def all_of_it(u: Any, y: Any) -> Any:
+        params = model.parameters.values(u)
+        return model.condition(y).log_density(u), {name: f(params) for name, f in model.derived.items()}
+
+    digest = hashlib.sha256(repr((model.parameters.shapes, list(model.derived))).encode())
+    digest.update(jax.jit(all_of_it).lower(jnp.zeros(model.d), model.data).as_text().encode())
+    digest.update(model.data.tobytes())
+    return digest.hexdigest()
+
+
+def record_of(model: Model, method: Method, options: Options, init: Any) -> dict[str, Any]:
+    """What was asked, in words that JSON has."""
+    return {
+        "versions": {name: version(name) for name in PACKAGES},
+        "model": {"name": model.name, "zoo": model.origin, "fingerprint": fingerprint(model)},
+        "method": {"name": method.name, "options": dataclasses.asdict(method)},
+        "options": options._asdict(),
+        "init": init if isinstance(init, str) else None,  # values are in the first checkpoint
+    }
+
+
+def check_versions(store: Store) -> None:
+    """Refuse to go on with other software than that a run began with."""
+    for name, made in store.record()["versions"].items():
+        if version(name) != made:
+            raise InputError(
+                f"{store.path} was made with {name} {made}, and this is {version(name)}: install that version to go on "
+                "with the same draws, or read those there are with tr.load."
+            )
+
+
+def method_in(store: Store) -> Method:
+    """The method of a run."""
+    made = store.record()["method"]
+    return method_of(made["name"], **made["options"])
+
+
+def model_in(store: Store, given: Model | None) -> Model:
+    """The model of a run: that of the zoo, or the one given, if it is the same."""
+    made = store.record()["model"]
+    if given is None and made["zoo"] is None:
+        raise InputError(f'{store.path} is a run of your own model "{made["name"]}": pass it again, as model=.')
+    model = zoo.load(made["zoo"]["name"], **made["zoo"]["options"]) if given is None else given
+    if fingerprint(model) != made["fingerprint"]:
+        raise InputError(
+            f'{store.path} is a run of another model: "{made["name"]}" had other priors, another forward model, other '
+            "noise or other data than this one."
+        )
+    return model
