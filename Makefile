@@ -27,7 +27,7 @@ BIN := $(ENV)/bin
 
 help:  ## list the targets
 	@echo "make <target> [PYTHON=python3.13]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(ENV)/ready-run  ## sample the Lotka-Volterra posterior into runs/demo
 	@rm -rf runs/demo

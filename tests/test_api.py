@@ -14,6 +14,8 @@ import xarray as xr
 
 import tightrope as tr
 
+QUICK_COMPILATION = True
+
 README = Path(__file__).parent.parent / "README.md"
 GOOD = dict(
     priors={"a": dist.Normal(0, 1)}, forward=lambda p: p["a"] * jnp.ones(3), noise_scale=0.1, observed=np.ones(3)

@@ -14,12 +14,7 @@ SIGMAS = [0.3, None]  # None has the noise scale among the coordinates
 NUM_ERRORS = 5  # standard errors allowed between a sample moment and its expectation
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """For programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+QUICK_COMPILATION = True
 
 
 def drawn(name, sigma, seed=3):

@@ -17,12 +17,7 @@ from tightrope.initialise import starting_points
 NUM_CHAINS = 6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """For programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+QUICK_COMPILATION = True
 
 
 @functools.cache

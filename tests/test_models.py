@@ -14,13 +14,7 @@ import scipy.stats
 import tightrope as tr
 from tightrope.parameters import Parameters, alike
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """For programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+QUICK_COMPILATION = True
 
 
 NUM_ERRORS = 5  # standard errors allowed between a sample moment and its expectation

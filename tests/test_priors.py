@@ -25,14 +25,6 @@ SHIFTED_GAMMA = dist.TransformedDistribution(dist.Gamma(2.0, 1.5), transforms.Af
 SOFTPLUS = [transforms.AffineTransform(1.0, 2.0), transforms.SoftplusTransform()]
 
 
-@pytest.fixture
-def quick_compilation():
-    """For programs that run once; those that test the last digits are compiled as in use."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 # Distributions whose coordinates are standard normal.
 NORMAL = {
     "Normal": dist.Normal(1.0, 2.0),

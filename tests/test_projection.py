@@ -22,13 +22,7 @@ from tightrope.projection import (
 from tightrope.systems import Lifted, cheap_force
 from tightrope.types import Lift, Status
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """For programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+QUICK_COMPILATION = True
 
 
 def point_at(model, frame, u):

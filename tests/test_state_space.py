@@ -47,14 +47,6 @@ def crooked(num_drives=2, length=20, **options):
     return model.with_observed(model.simulate(jr.key(2), options["truth"]))
 
 
-@pytest.fixture
-def quick_compilation():
-    """For programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def at_truth(model):
     return jnp.asarray(model.parameters.coordinates(model.truth)), model.condition()
 

@@ -25,6 +25,8 @@ import tightrope as tr
 from tightrope import choice, runs
 from tightrope.results import NoDraws
 
+QUICK_COMPILATION = True
+
 DISTURBED = Path(__file__).parent / "disturbed.py"
 
 
@@ -48,10 +50,10 @@ def save_often(monkeypatch):
     monkeypatch.setattr(runs, "MAX_SHARE", 1e9)
 
 
-def own_model(slope=1.0):
+def own_model(slope=1.0, forward=lambda a: [a.sum(), a[0] ** 2, a[1]]):
     return tr.Model(
         {"a": dist.Normal(0.0, 1.0).expand([2]), "s": dist.LogNormal(-1.0, 0.5)},
-        lambda p: slope * jnp.array([p["a"].sum(), p["a"][0] ** 2, p["a"][1]]),
+        lambda p: slope * jnp.array(forward(p["a"])),
         "s",
         [1.0, 0.5, 0.3],
         derived={"total": lambda p: p["a"].sum()},
@@ -239,6 +241,8 @@ def test_another_model_is_refused(stopped):
     with pytest.raises(tr.InputError, match="another model"):
         tr.resume(stopped, own_model(slope=1.0 + 1e-12))
     with pytest.raises(tr.InputError, match="another model"):
+        tr.resume(stopped, own_model(forward=lambda a: [a.sum(), a[1] ** 2, a[0]]))
+    with pytest.raises(tr.InputError, match="another model"):
         tr.resume(stopped, own_model().with_observed([1.0, 0.5, 0.30001]))
     with pytest.raises(tr.InputError, match="pass it again"):
         tr.resume(stopped)
@@ -286,12 +290,25 @@ def test_one_process_at_a_time(stopped):
     assert not tr.status(stopped)["is_running"]
 
 
+def test_fingerprints_are_the_same_in_every_process():
+    program = "import tightrope as tr; from tightrope.provenance import fingerprint; "
+    program += "print(*[fingerprint(tr.zoo.load(name)) for name in ('lotka-volterra', 'squid-potassium')])"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        ).stdout
+        for environment in (os.environ | {"PYTHONHASHSEED": str(number)} for number in range(3))
+    }
+    assert len(found) == 1 and found != {"\n"}
+
+
 # Processes that die.
 
 
 def tightrope(path, *command, **environment):
     """The command line in a process of its own, which writes slowly."""
     settings = {"EVENTS": str(path.with_suffix(".events")), "CACHE": str(path.with_suffix(".cache")), **environment}
+    settings["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # as here, for the same bits
     return [sys.executable, str(DISTURBED), *command], os.environ | settings
 
 

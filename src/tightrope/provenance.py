@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tightrope import zoo
+from tightrope.kernel import Draw
 from tightrope.kinds import Method
 from tightrope.methods import method_of
 from tightrope.models import Model
-from tightrope.recording import Options
+from tightrope.recording import Options, facts_of
 from tightrope.store import Store
 from tightrope.types import InputError
 
@@ -28,10 +32,19 @@ def fingerprint(model: Model) -> str:
         params = model.parameters.values(u)
         return model.condition(y).log_density(u), {name: f(params) for name, f in model.derived.items()}
 
-    digest = hashlib.sha256(repr((model.parameters.shapes, list(model.derived))).encode())
-    digest.update(jax.jit(all_of_it).lower(jnp.zeros(model.d), model.data).as_text().encode())
+    program = jax.jit(all_of_it).lower(jnp.zeros(model.d), model.data).as_text()
+    # The leaves of a numpyro distribution come in another order in every process: take lines without names, and sort.
+    lines = sorted(re.sub(r"[%@][\w#]+", "", line) for line in program.splitlines())
+    digest = hashlib.sha256("\n".join([repr((model.parameters.shapes, list(model.derived))), *lines]).encode())
     digest.update(model.data.tobytes())
     return digest.hexdigest()
+
+
+def has_densities(model: Model, saved: Mapping[str, np.ndarray]) -> bool:
+    """Whether the last draws of a checkpoint have the log densities that the model says: orders do not escape this."""
+    draws = Draw.unpack(saved["last"][np.asarray(facts_of(saved)["iterations"]) > 0])
+    found = jax.jit(jax.vmap(model.log_density))(draws.u)
+    return bool(np.allclose(found, draws.info.lp, rtol=1e-4, atol=1e-2))
 
 
 def record_of(model: Model, method: Method, options: Options, init: Any) -> dict[str, Any]:
@@ -67,7 +80,8 @@ def model_in(store: Store, given: Model | None) -> Model:
     if given is None and made["zoo"] is None:
         raise InputError(f'{store.path} is a run of your own model "{made["name"]}": pass it again, as model=.')
     model = zoo.load(made["zoo"]["name"], **made["zoo"]["options"]) if given is None else given
-    if fingerprint(model) != made["fingerprint"]:
+    saved = store.checkpoint()
+    if fingerprint(model) != made["fingerprint"] or (saved is not None and not has_densities(model, saved)):
         raise InputError(
             f'{store.path} is a run of another model: "{made["name"]}" had other priors, another forward model, other '
             "noise or other data than this one."
