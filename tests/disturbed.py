@@ -17,17 +17,7 @@ from tightrope import cli, runs
 from tightrope.runs import Run
 from tightrope.store import Store
 
-PAUSE = float(os.environ.get("PAUSE", "0.01"))  # seconds at every write
-runs.FIRST_LEG = runs.LONGEST_LEG = float(os.environ.get("LEG", "0.1"))
-runs.MAX_SHARE = 1.0
-
-if "LIMIT" in os.environ:  # of the size of files
-    resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(os.environ["LIMIT"]),))
-if "TERMINAL" in os.environ:  # from which keys are signals
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-if "CACHE" in os.environ:
-    jax.config.update("jax_compilation_cache_dir", os.environ["CACHE"])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+PAUSE = 0.01  # seconds at every write
 
 
 def note(event):
@@ -54,13 +44,6 @@ def noting(cls, name, event):
     setattr(cls, name, method)
 
 
-noting(Run, "prepare", lambda run: "compilation")
-noting(Run, "advance", lambda run, *_: "warm-up" if run.stage_stop <= run.num_warmup else "sampling")
-noting(Store, "save", lambda *_: "write")
-noting(Store, "write_draws", lambda *_: "write")
-noting(Store, "write_rows", lambda *_: "write")
-
-
 def slow_write(path, data, whole=tightrope.store.write):
     path.with_name(f"{path.name}.partial").write_bytes(data[: len(data) // 2])
     time.sleep(PAUSE)
@@ -72,7 +55,24 @@ def slow_array(self, name, original=Store.array):
     return original(self, name)
 
 
-tightrope.store.write, Store.array = slow_write, slow_array
+def disturb():
+    """Make it so, in this process."""
+    runs.FIRST_LEG = runs.LONGEST_LEG = 0.1
+    runs.MAX_SHARE = 1.0
+    if "LIMIT" in os.environ:  # of the size of files
+        resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(os.environ["LIMIT"]),))
+    if "TERMINAL" in os.environ:  # from which keys are signals
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    jax.config.update("jax_compilation_cache_dir", os.environ["CACHE"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    noting(Run, "prepare", lambda run: "compilation")
+    noting(Run, "advance", lambda run, *_: "warm-up" if run.stage_stop <= run.num_warmup else "sampling")
+    noting(Store, "save", lambda *_: "write")
+    noting(Store, "write_draws", lambda *_: "write")
+    noting(Store, "write_rows", lambda *_: "write")
+    tightrope.store.write, Store.array = slow_write, slow_array
+
 
 if __name__ == "__main__":
+    disturb()
     sys.exit(cli.main())

@@ -66,6 +66,22 @@ BAD_MODELS = {
 }
 
 
+COARSE = np.linspace(0.1, 0.3, 3).astype("float32")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(forward=lambda p: p["a"] * jnp.asarray(COARSE)),
+        dict(forward=lambda p: (p["a"].astype("float32") * jnp.ones(3)).astype(float)),
+        dict(priors={"a": dist.Normal(jnp.asarray(COARSE)[0], 1.0)}),
+    ],
+)
+def test_float32_inside_a_model_is_told(changes):
+    with pytest.warns(UserWarning, match="contains float32 numbers"):
+        model(**changes)
+
+
 @pytest.mark.parametrize("case", BAD_MODELS)
 def test_bad_model_is_refused_in_a_sentence(case):
     changes, message = BAD_MODELS[case]

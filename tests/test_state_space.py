@@ -53,7 +53,8 @@ def at_truth(model):
 
 @pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "volatility" else []) for name in POSTERIORS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in ("scalar", "volatility") else []) for name in POSTERIORS],
 )
 def test_markov_frame_is_the_dense_one(name):
     models = POSTERIORS[name]()
@@ -161,6 +162,7 @@ def test_linear_gaussian_posterior_is_that_of_the_kalman_smoother():
     assert (summary["mcse_mean"] < 0.1 * exact[1]).all()  # so the test could fail
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_states_and_shapes_reach_the_trace():
     model = crooked()
     trace = tr.sample(model, draws=20, warmup=20, chains=2, seed=1, progress=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -141,7 +142,7 @@ def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> 
     if not callable(function):
         raise InputError(f"{argument} must be a function, not {type(function).__name__}.")
     try:
-        shapes = jax.eval_shape(function, *args)
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     except InputError:
         raise
     except KeyError as error:
@@ -167,7 +168,22 @@ def trace_or_refuse(argument: str, function: Callable[..., Any], *args: Any) -> 
             f"{argument} returns {min(coarse)}, too coarse for precise data: leave out dtype= and astype, and make "
             "arrays after importing tightrope, which switches float64 on."
         )
+    if "f32[" in str(program):
+        warn_of_float32(argument)
     return shapes
+
+
+def is_float32(x: Any) -> bool:
+    return getattr(x, "dtype", None) == np.float32
+
+
+def warn_of_float32(argument: str) -> None:
+    """Tell of numbers that are not what they were meant to be: 0.1 becomes 0.10000000149."""
+    warnings.warn(
+        f"{argument} contains float32 numbers, which have seven digits: make arrays after importing tightrope, which "
+        "switches float64 on, and leave out dtype= and astype.",
+        stacklevel=4,
+    )
 
 
 def one_of(argument: str, value: Any, names: Any) -> None:

@@ -12,7 +12,17 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 
-from tightrope.checks import blocks_of, by_block, check_data, factor_of, law_of, masks_of, trace_or_refuse
+from tightrope.checks import (
+    blocks_of,
+    by_block,
+    check_data,
+    factor_of,
+    is_float32,
+    law_of,
+    masks_of,
+    trace_or_refuse,
+    warn_of_float32,
+)
 from tightrope.observations import Additive, Block, General, Params, structure_of
 from tightrope.parameters import Parameters, Prior
 from tightrope.types import Array, InputError, Lift
@@ -124,6 +134,9 @@ class Model:
         self.coords, self.dims = dict(coords or {}), dict(dims or {})
         self.derived = dict(derived or {})
         self.parameters = Parameters(priors)
+        for key, prior in priors.items():
+            if isinstance(prior, dist.Distribution) and any(is_float32(leaf) for leaf in jax.tree.leaves(prior)):
+                warn_of_float32(f'priors["{key}"]')
         self.abstract_params = {
             key: jax.ShapeDtypeStruct(shape, jnp.float64) for key, shape in self.parameters.shapes.items()
         }
