@@ -171,6 +171,18 @@ def test_an_extended_run_keeps_its_draws(tmp_path, undisturbed):
         tr.extend(tmp_path / "run", 120, own_model())
 
 
+def test_an_unfinished_run_is_extended(stopped, undisturbed):
+    trace = tr.extend(stopped, 150, own_model(), progress=False)
+    assert trace.posterior.sizes["draw"] == 150
+    np.testing.assert_array_equal(trace.posterior["a"][:, :100], undisturbed.posterior["a"])
+
+
+def test_a_refused_extension_changes_nothing(stopped):
+    with pytest.raises(tr.InputError, match="another model"):
+        tr.extend(stopped, 150, own_model(slope=2.0))
+    assert tr.status(stopped)["total"] == 140
+
+
 # Faults: a sentence each, and what is saved is safe.
 
 
@@ -213,7 +225,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(stopped, undisturbed
 def test_damaged_checkpoints_are_told(stopped):
     damage(stopped / "checkpoint", "flipped")
     damage(stopped / "checkpoint.previous", "truncated")
-    with pytest.raises(tr.StoreError, match=r"checkpoints in .* are damaged: tr.load reads"):
+    with pytest.raises(tr.StoreError, match=r"checkpoints in .* are damaged or gone: tr.load reads"):
         tr.resume(stopped, own_model())
     assert tr.load(stopped).posterior.sizes["draw"] > 0
 
@@ -261,6 +273,38 @@ def test_another_version_is_refused(stopped, change, words):
     (stopped / "run.json").write_text(json.dumps(record))
     with pytest.raises(tr.InputError, match=words):
         tr.resume(stopped, own_model())
+
+
+def test_a_damaged_status_is_read_from_the_checkpoint(stopped, undisturbed):
+    before = tr.status(stopped)
+    damage(stopped / "status.json", "truncated")
+    assert tr.status(stopped)["iterations"] == before["iterations"]
+    assert_same_draws(tr.resume(stopped, own_model(), progress=False), undisturbed)
+
+
+def test_checkpoints_that_are_gone_are_told(stopped):
+    for name in ("checkpoint", "checkpoint.previous"):
+        (stopped / name).unlink()
+    for use in (lambda: tr.resume(stopped, own_model()), lambda: tr.sample(own_model(), store=stopped, **OPTIONS)):
+        with pytest.raises((tr.StoreError, tr.InputError), match=r"damaged or gone|already holds a run"):
+            use()
+    assert tr.load(stopped).posterior.sizes["draw"] > 0
+
+
+def test_damaged_metadata_is_told(stopped):
+    damage(stopped / "draws.zarr" / "posterior" / "a" / "zarr.json", "truncated")
+    for use in (lambda: tr.load(stopped), lambda: tr.resume(stopped, own_model())):
+        with pytest.raises(tr.StoreError, match="is damaged"):
+            use()
+
+
+def test_a_folder_without_a_checkpoint_is_taken_over(tmp_path):
+    """What was refused after the folder was made can be asked again."""
+    with pytest.raises(tr.InputError, match="init="):
+        tr.sample(own_model(), store=tmp_path / "run", **OPTIONS, init="nowhere")
+    (tmp_path / "run" / "warmup.zarr").mkdir()
+    trace = tr.sample(own_model(), store=tmp_path / "run", **OPTIONS)
+    assert trace.posterior.sizes["draw"] == 100
 
 
 def test_a_damaged_record_is_told(stopped):

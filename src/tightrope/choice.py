@@ -36,40 +36,42 @@ class Racer:
     def __init__(self, run: Run):
         self.run = run
         self.marks, self.has_failed = [Mark(0, 0.0)], False
+        self.early = run.num_warmup // 4  # until then trees are short, and nothing can be told
 
     def take_turn(self, seconds: float, progress: Progress) -> None:
         """Go on with warm-up for some time."""
         if self.has_failed or self.run.finished == self.run.num_warmup:
             return
-        started = time.perf_counter()
-        self.run.deadline = started + seconds
+        before = self.run.warmup_time
+        self.run.deadline = time.perf_counter() + seconds
         try:
             self.run.warm_up(progress)
         except SamplingError:
             self.has_failed = True
         self.run.deadline = np.inf
-        took = time.perf_counter() - started
+        took = self.run.warmup_time - before  # without what may have been compiled
         self.marks.append(Mark(int(self.run.iterations().min()), self.marks[-1].seconds + took))
 
     def is_past(self, share: float) -> bool:
         """Whether so much of the run is done, or all of warm-up."""
         total = self.run.num_warmup + self.run.num_draws
-        return self.marks[-1].iteration >= min(share * total, self.run.num_warmup)
+        return self.marks[-1].iteration >= min(max(share * total, self.early + MIN_DRAWS), self.run.num_warmup)
 
     @property
     def middle(self) -> Mark:
-        """Half way by the clock; what comes after is judged."""
-        return next(mark for mark in self.marks if mark.seconds >= self.marks[-1].seconds / 2)
+        """Half way by the clock, or the end of early warm-up; what comes after is judged."""
+        half = self.marks[-1].seconds / 2
+        return [mark for mark in self.marks[:-1] if mark.seconds <= half or mark.iteration <= self.early][-1]
 
     @property
     def is_known(self) -> bool:
         """Whether there are draws enough."""
-        return self.marks[-1].iteration - self.middle.iteration >= MIN_DRAWS
+        return self.marks[-1].iteration - max(self.middle.iteration, self.early) >= MIN_DRAWS
 
     def rate(self) -> float:
         """Effective draws of a chain per second; too few draws to tell count as if they were independent."""
         middle, last = self.middle, self.marks[-1]
-        if last.seconds == middle.seconds or self.has_failed:
+        if len(self.marks) == 1 or last.seconds == middle.seconds or self.has_failed:
             return 0.0
         speed = (last.iteration - middle.iteration) / (last.seconds - middle.seconds)
         return speed * (efficiency(self.run, slice(middle.iteration, last.iteration)) if self.is_known else 1.0)
@@ -90,19 +92,21 @@ def decided(run: Run, rival: Run, progress: Progress) -> Run:
     """The run to go on with; it is saved from here on."""
     recorder, run.recorder = run.recorder, None  # a race is not saved, but begun anew
     winner, reason = race(run, rival, progress)
+    if winner is None:
+        return run
     progress.say(f"Going on with {reason}")
     loser = rival if winner is run else run
     winner.notes = {"choice": reason, "choice_time": loser.warmup_time, "is_rival": winner is rival}
     winner.warmup_time += loser.warmup_time
     winner.compile_time = max(winner.compile_time, loser.compile_time)  # they compiled side by side
-    if recorder is not None and not run.stopped.is_set():
+    if recorder is not None:
         winner.recorder = recorder if winner is run else recorder.of_rival()
         winner.save(winner.recorder)
     return winner
 
 
-def race(run: Run, rival: Run, progress: Progress) -> tuple[Run, str]:
-    """Turn by turn, until it can be told which is faster; the winner, and why."""
+def race(run: Run, rival: Run, progress: Progress) -> tuple[Run | None, str]:
+    """Turn by turn, until it can be told which is faster; the winner, and why. None if it is stopped before."""
     rival.place(run.places())
     lifted, dense = racers = Racer(run), Racer(rival)
     turn = FIRST_TURN
@@ -115,12 +119,12 @@ def race(run: Run, rival: Run, progress: Progress) -> tuple[Run, str]:
             continue
         rates = {racer: racer.rate() for racer in racers}
         if behind.is_known or rates[behind] < rates[ahead] or ahead.is_past(LATEST):
-            winner = dense if rates[dense] > rates[lifted] else lifted
+            winner = behind if behind.is_known and rates[behind] > rates[ahead] else ahead
             least = "at most " if not behind.is_known else ""
             told = {racer: f"{least if racer is behind else ''}{run.num_chains * rates[racer]:.3g}" for racer in racers}
             reason = f"{told[lifted]} and {told[dense]} effective draws per second of lifted-nuts and dense nuts"
             return winner.run, f"{winner.run.method.name}: {reason}."
-    return run, "lifted-nuts: stopped before it could be told which is faster."
+    return None, ""
 
 
 def efficiency(run: Run, window: slice) -> float:

@@ -24,7 +24,7 @@ from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
 from tightrope.results import NoDraws
 from tightrope.sampling import sample
-from tightrope.store import StoreError
+from tightrope.store import Store, StoreError
 from tightrope.types import InputError, SamplingError
 
 app = typer.Typer(
@@ -204,9 +204,10 @@ def finish(trace: xr.DataTree, out: Path | None) -> None:
         text += f"Warning: {finding}\n"
     if out is None:
         return
-    trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
-    (out / "summary.txt").write_text(text)
-    plots.overview(trace, out / "overview.png")
+    with Store(out).saving():
+        trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
+        (out / "summary.txt").write_text(text)
+        plots.overview(trace, out / "overview.png")
     console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False, soft_wrap=True)
     if sampling.status(out)["stage"] != "finished":
         raise Stopped(out)

@@ -18,8 +18,8 @@ from tightrope.kernel import Draw
 from tightrope.kinds import Method
 from tightrope.methods import method_of
 from tightrope.models import Model
-from tightrope.recording import Options, facts_of
-from tightrope.store import Store
+from tightrope.recording import Options
+from tightrope.store import Store, facts_of
 from tightrope.types import InputError
 
 PACKAGES = ("tightrope", "jax", "jaxlib", "numpy", "numpyro")  # of other versions, draws may have other last digits
@@ -42,7 +42,10 @@ def fingerprint(model: Model) -> str:
 
 def has_densities(model: Model, saved: Mapping[str, np.ndarray]) -> bool:
     """Whether the last draws of a checkpoint have the log densities that the model says: orders do not escape this."""
-    draws = Draw.unpack(saved["last"][np.asarray(facts_of(saved)["iterations"]) > 0])
+    rows = saved["last"][np.asarray(facts_of(saved)["iterations"]) > 0]
+    if not len(rows):
+        return True
+    draws = Draw.unpack(rows)
     found = jax.jit(jax.vmap(model.log_density))(draws.u)
     return bool(np.allclose(found, draws.info.lp, rtol=1e-4, atol=1e-2))
 

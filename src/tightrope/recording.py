@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import xarray as xr
 from tightrope.kernel import Draw
 from tightrope.models import Model
 from tightrope.results import GROUPS, Converter, NoDraws
-from tightrope.store import Store
+from tightrope.store import DRAWS, Store
 
 MAX_BYTES = 200_000_000  # of draws that are read at once; more are read when they are looked at
 
@@ -53,10 +52,11 @@ class Recorder:
         """For another run that takes the place of the first."""
         return Recorder(self.store, self.converter, self.options, "rival")
 
-    def allot(self) -> None:
-        """Room for the draws."""
+    def allot(self, is_new: bool) -> None:
+        """Room for all the draws that are asked for."""
         chains, saves_warmup = self.options.chains, self.options.save_warmup
-        self.store.allot(self.converter.template(chains, saves_warmup, {"seed": self.options.seed}))
+        if is_new:
+            self.store.allot(self.converter.template(chains, saves_warmup, {"seed": self.options.seed}))
         for name in GROUPS:
             self.store.lengthen(name, self.places(self.options.draws))
             if saves_warmup:
@@ -89,12 +89,11 @@ class Recorder:
 
     def save(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """A checkpoint, and for those who watch how far the run is."""
-        iterations = facts["iterations"]
-        draws = [self.places(max(0, iteration - self.num_warmup)) for iteration in iterations]
-        warmup = [self.places(min(iteration, self.num_warmup)) for iteration in iterations]
-        status = {"updated": time.time(), "draws": draws, "warmup": warmup, **facts}
-        text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        self.store.save({**arrays, "facts": text}, status)
+        counts = {
+            "draws": [self.places(max(0, iteration - self.num_warmup)) for iteration in facts["iterations"]],
+            "warmup": [self.places(min(iteration, self.num_warmup)) for iteration in facts["iterations"]],
+        }
+        self.store.save(arrays, {**facts, **counts, "updated": time.time()})
 
 
 def counts(store: Store) -> dict[str, list[int]]:
@@ -123,18 +122,12 @@ def trace_of(store: Store) -> xr.DataTree:
             del children[name]
     trace = xr.DataTree(children=children)
     if trace.nbytes < MAX_BYTES:
-        trace = trace.load()
+        with store.reading(DRAWS):
+            trace = trace.load()
     if "posterior" in trace.children:
-        is_sampling = known["stage_stop"] > store.record()["options"]["warmup"]
-        names = ("method", *CHOICE, "compile_time", "warmup_time")
+        names = ("method", *CHOICE, "compile_time", "warmup_time", "sampling_time")
         trace["posterior"].attrs |= {name: known[name] for name in names if name in known}
-        trace["posterior"].attrs["sampling_time"] = known["sampling_time"] + is_sampling * known["stage_time"]
     return trace
-
-
-def facts_of(saved: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The part of a checkpoint that is not arrays."""
-    return json.loads(saved["facts"].tobytes())
 
 
 def is_key(x: Any) -> bool:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import xarray as xr
+from jax import lax
 
 from tightrope.kernel import Draw
 from tightrope.models import Model
@@ -26,8 +27,11 @@ class NoDraws(RuntimeError):
 
 
 def over_draws(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one draw, for arrays whose first two axes are chain and draw; compiled for a batch, once."""
-    batch = jax.jit(jax.vmap(function))
+    """A function of one draw, for arrays whose first two axes are chain and draw.
+
+    It is compiled for a batch, once, and applied draw by draw: the last bits do not depend on which were at hand.
+    """
+    batch = jax.jit(lambda *arrays: lax.map(lambda one: function(*one), arrays))
 
     def apply(*arrays: Any) -> Any:
         sizes = arrays[0].shape[:2]

@@ -20,12 +20,14 @@ from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.progress import Progress
-from tightrope.recording import Recorder, facts_of, flattened, unflattened
+from tightrope.recording import Recorder, flattened, unflattened
+from tightrope.store import facts_of
 from tightrope.types import FAILURES, SamplingError
 
 # Clocks decide when to look up from the work, and when to save it; neither changes a draw.
 SECONDS_PER_CALL = 0.2  # of compiled code
-FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first and at the most
+FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first and in the end
+SLOWEST_LEG = 60.0  # where a checkpoint takes long
 MAX_SHARE = 0.05  # of the time, for checkpoints
 NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
 
@@ -172,7 +174,6 @@ class Run:
 
     def warm_up(self, progress: Progress) -> None:
         """Adapt, stage by stage, as far as there is time."""
-        started, compiled_in = time.perf_counter(), self.compile_time
         stops = {*(self.windows or {self.num_warmup // 4}), self.num_warmup}
         for stop in sorted(stop for stop in stops if stop > self.finished):
             if self.may_go_on():
@@ -188,13 +189,12 @@ class Run:
                 if self.method.shared_step_size:
                     self.step_sizes = np.full_like(self.step_sizes, np.exp(np.log(self.step_sizes).mean()))
             self.finished = stop
-        self.warmup_time += time.perf_counter() - started - (self.compile_time - compiled_in)
 
     def draw(self, progress: Progress, number: int) -> None:
         """Go on until every chain has as many draws."""
-        if self.may_go_on():
-            self.stage(progress, self.num_warmup + number)
-            self.sampling_time += self.stage_time
+        for stop in sorted({self.stage_stop, self.num_warmup + number}):  # the first, if it was broken off
+            if stop > self.num_warmup and self.may_go_on():
+                self.stage(progress, stop)
 
     def stage(self, progress: Progress, stop: int) -> None:
         """Bring all chains to an iteration, in legs after each of which the run is saved."""
@@ -207,13 +207,21 @@ class Run:
             begun = True
             started = time.perf_counter()
             self.advance(progress, started + self.leg if self.recorder else np.inf)
-            self.stage_time += time.perf_counter() - started
+            self.note_time(time.perf_counter() - started)
             if self.recorder:
                 self.save(self.recorder)
         self.followed = np.arange(self.num_chains)
         ends_early = stop < self.num_warmup and self.method.step_size is None
         kept = lambda chains: jnp.exp(chains.averaging.log_average) if ends_early else chains.step_size
         self.step_sizes = np.concatenate([np.asarray(kept(group.chains)) for group in self.groups])
+
+    def note_time(self, seconds: float) -> None:
+        """Add to the time of the stage, and of what it is part of."""
+        self.stage_time += seconds
+        if self.stage_stop <= self.num_warmup:
+            self.warmup_time += seconds
+        else:
+            self.sampling_time += seconds
 
     def advance(self, progress: Progress, until: float) -> None:
         """All groups, side by side, to the end of the stage or until a time by the clock."""
@@ -269,22 +277,21 @@ class Run:
                     last[chain] = rows.parts[-1][-1]
                 if self.stage_stop > self.num_warmup:
                     rows.forget()
-        iterations, warming_up = self.iterations(), self.stage_stop <= self.num_warmup
         facts = {
             **self.notes,
-            "iterations": iterations.tolist(),
+            "iterations": self.iterations().tolist(),
             "finished": self.finished,
             "stage_start": self.stage_start,
             "stage_stop": self.stage_stop,
             "stage_time": self.stage_time,
             "compile_time": self.compile_time,
-            "warmup_time": self.warmup_time + (self.stage_time if warming_up else 0.0),
+            "warmup_time": self.warmup_time,
             "sampling_time": self.sampling_time,
             "method": self.method.name,
         }
         recorder.save(arrays | {"step_sizes": self.step_sizes, "u": self.places(), "last": last}, facts)
         took = time.perf_counter() - started
-        self.leg = min(LONGEST_LEG, 2 * self.leg) if took < MAX_SHARE * self.leg else took / MAX_SHARE
+        self.leg = min(max(min(LONGEST_LEG, 2 * self.leg), took / MAX_SHARE), SLOWEST_LEG)
 
     def restore(self, saved: Mapping[str, np.ndarray]) -> None:
         """Be where a checkpoint says."""

@@ -25,9 +25,9 @@ from tightrope.methods import Auto, method_of
 from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.provenance import check_versions, method_in, model_in, record_of
-from tightrope.recording import CHOICE, Options, Recorder, counts, facts_of, trace_of
+from tightrope.recording import CHOICE, Options, Recorder, counts, trace_of
 from tightrope.runs import Run
-from tightrope.store import Store
+from tightrope.store import Store, facts_of
 from tightrope.types import InputError
 
 
@@ -84,8 +84,9 @@ def sample(
         raise InputError("warmup=0 leaves no time to adapt the step size: give the method a step_size.")
     if store is None:
         return execute(model, method, options, init, None, max_time, progress)
-    directory = Store.create(store, record_of(model, method, options, init))
+    directory = Store.create(store)
     with directory.held():
+        directory.begin(record_of(model, method, options, init))
         return execute(model, method, options, init, directory, max_time, progress)
 
 
@@ -96,18 +97,7 @@ def resume(
 
     A model of your own is passed again; those of the zoo are found by name.
     """
-    check_time(max_time)
-    jax.config.update("jax_enable_x64", True)
-    directory = Store.open(store)
-    with directory.held():
-        check_versions(directory)
-        model = model_in(directory, model)
-        record = directory.record()
-        if record["init"] is None and directory.checkpoint() is None:
-            raise InputError(f"{store} has nothing to go on from: begin anew with tr.sample and the same init=.")
-        directory.verify(counts(directory))
-        options = Options(**record["options"])
-        return execute(model, method_in(directory), options, record["init"], directory, max_time, progress)
+    return go_on(store, model, None, max_time, progress)
 
 
 def extend(
@@ -119,17 +109,29 @@ def extend(
     progress: bool | None = None,
 ) -> xr.DataTree:
     """Go on with a run until it has so many draws in all."""
-    directory, draws = Store.open(store), check_count("draws", draws, 1)
+    return go_on(store, model, check_count("draws", draws, 1), max_time, progress)
+
+
+def go_on(
+    store: Path | str, model: Model | None, draws: int | None, max_time: float | None, progress: bool | None
+) -> xr.DataTree:
+    """Look at a directory, then run on, perhaps to more draws than before."""
+    check_time(max_time)
+    jax.config.update("jax_enable_x64", True)
+    directory = Store.open(store)
     with directory.held():
         record = directory.record()
-        asked, thin = record["options"]["draws"], record["options"]["thin"]
-        if draws < asked:
-            raise InputError(f"draws={draws} is less than the {asked} that {store} was begun for.")
-        for name in results.GROUPS if directory.has_draws() else ():
-            directory.lengthen(name, -(-draws // thin))
-        record["options"]["draws"] = draws
-        directory.rewrite(record)
-    return resume(store, model, max_time=max_time, progress=progress)
+        check_versions(directory)
+        model, options = model_in(directory, model), Options(**record["options"])
+        if record["init"] is None and directory.checkpoint() is None:
+            raise InputError(f"{store} has nothing to go on from: begin anew with tr.sample and the same init=.")
+        directory.verify(counts(directory))
+        if draws is not None:
+            if draws < options.draws:
+                raise InputError(f"draws={draws} is less than the {options.draws} that {store} was begun for.")
+            options = options._replace(draws=draws)
+            directory.rewrite(record | {"options": options._asdict()})
+        return execute(model, method_in(directory), options, record["init"], directory, max_time, progress)
 
 
 def load(store: Path | str) -> xr.DataTree:
@@ -202,8 +204,7 @@ def begun(model: Model, method: Method, options: Options, init: Any, store: Stor
             run.notes["choice"] = "no trial: too little warm-up, too many coordinates, or a step size given."
     if store is not None:
         run.recorder = Recorder.of(store, model, options)
-        if saved is None:
-            run.recorder.allot()
+        run.recorder.allot(is_new=saved is None)
         if rival is not None and facts.get("is_rival"):
             rival.recorder, run = run.recorder.of_rival(), rival
         if "choice" in facts:

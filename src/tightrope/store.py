@@ -2,11 +2,13 @@
 
     run.json              what was asked, by whom: options, seed, versions, fingerprint of the model
     draws.zarr            the draws, in the groups of ArviZ; xarray reads them while the run goes on
-    warmup.zarr           rows of warm-up, which a resumed run learns from
+    warmup.zarr           rows of warm-up, which a resumed run learns from; rival.zarr, if dense NUTS took over
     checkpoint[.previous] all that the chains need to go on
     status.json           how far the run is
+    lock                  held by the process that runs
 
-A file is written beside its place, flushed, then put there by one rename. Nothing is ever unpickled.
+A file is written beside its place and put there by one rename. Nothing is ever unpickled. Checkpoints are flushed to
+the disk, draws are not: a loss of power, unlike the death of the process, may cost the latest of them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import io
 import json
 import math
 import os
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,6 +50,7 @@ class Store:
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.arrays: dict[str, zarr.Array] = {}  # those that are open, by name
+        self.is_latest_whole = False  # whether the latest checkpoint may take the place of the one before
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -54,19 +58,26 @@ class Store:
         with self.saving():
             file = (self.path / LOCK).open("a")
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreError(f"{self.path} is in use by another process: wait for it, or stop it.") from None
+            for attempt in range(10):  # one who only looks has it for a moment
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05 * (attempt > 0))
+            else:
+                raise StoreError(f"{self.path} is in use by another process: wait for it, or stop it.")
             yield
 
     def is_held(self) -> bool:
         """Whether some process is running this."""
-        try:
-            with self.held():
-                return False
-        except StoreError:
-            return True
+        if not (self.path / LOCK).exists():
+            return False
+        with (self.path / LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
@@ -75,25 +86,28 @@ class Store:
             yield
         except OSError as error:
             raise StoreError(
-                f"cannot write to {self.path}: {error.strerror}. All that was saved before is safe: mend that, and go "
-                f"on with `tightrope resume {self.path}`."
+                f"cannot write to {self.path}: {error.strerror or error}. All that was saved before is safe: mend "
+                f"that, and go on with `tightrope resume {self.path}`."
             ) from error
 
     @classmethod
-    def create(cls, path: Path | str, record: Mapping[str, Any]) -> Store:
-        """A new directory for what was asked."""
-        store = cls(path)
-        if (store.path / RUN).exists():
-            raise InputError(
-                f"store: {path} already holds a run: go on with it by tr.resume or `tightrope resume {path}`, or "
-                "choose another folder."
-            )
+    def create(cls, path: Path | str) -> Store:
+        """A directory, perhaps a new one."""
         try:
-            store.path.mkdir(parents=True, exist_ok=True)
-            write(store.path / RUN, as_json({"format": FORMAT, **record}))
+            Path(path).mkdir(parents=True, exist_ok=True)
+            (Path(path) / LOCK).touch()
         except OSError as error:
-            raise InputError(f"store: cannot write to {path}: {error.strerror}.") from None
-        return store
+            raise InputError(f"store: cannot write to {path}: {error.strerror or error}.") from None
+        return cls(path)
+
+    def begin(self, record: Mapping[str, Any]) -> None:
+        """Note what is asked, unless a run has come so far here that it can go on."""
+        if any((self.path / name).exists() for name in (CHECKPOINT, PREVIOUS, STATUS)):
+            raise InputError(
+                f"store: {self.path} already holds a run: go on with it by tr.resume or "
+                f"`tightrope resume {self.path}`, or choose another folder."
+            )
+        self.rewrite({"format": FORMAT, **record})
 
     @classmethod
     def open(cls, path: Path | str) -> Store:
@@ -117,7 +131,13 @@ class Store:
 
     def status(self) -> dict[str, Any]:
         """How far the run is; empty before its first checkpoint."""
-        return self.read_json(STATUS) if (self.path / STATUS).exists() else {}
+        if not (self.path / STATUS).exists():
+            return {}
+        try:
+            return self.read_json(STATUS)
+        except StoreError:
+            saved = self.checkpoint()
+            return {} if saved is None else facts_of(saved)
 
     def read_json(self, name: str) -> dict[str, Any]:
         try:
@@ -125,19 +145,20 @@ class Store:
         except (OSError, ValueError):
             raise StoreError(f"{self.path / name} cannot be read, or is damaged.") from None
 
-    def save(self, arrays: Mapping[str, np.ndarray], status: Mapping[str, Any]) -> None:
-        """A new checkpoint; the one before is kept."""
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    def save(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        """A new checkpoint; the one before is kept. Facts are what JSON has words for, and what status tells."""
+        buffer, text = io.BytesIO(), as_json(facts)
+        np.savez(buffer, **arrays, facts=np.frombuffer(text, np.uint8))  # type: ignore[arg-type]
         data = buffer.getvalue()
         latest = self.path / CHECKPOINT
         with self.saving():
             write(latest.with_suffix(".new"), hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-            if latest.exists():
+            if self.is_latest_whole:
                 latest.replace(self.path / PREVIOUS)
             latest.with_suffix(".new").replace(latest)
             flush_folder(self.path)
-            write(self.path / STATUS, as_json(status))
+            self.is_latest_whole = True
+            write(self.path / STATUS, text)
 
     def checkpoint(self) -> dict[str, np.ndarray] | None:
         """The latest checkpoint that is whole; None if the run died before the first."""
@@ -147,19 +168,16 @@ class Store:
                 digest, _, data = file.read_bytes().partition(b"\n")
                 if hashlib.sha256(data).hexdigest().encode() == digest:
                     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                        self.is_latest_whole = file.name == CHECKPOINT
                         return dict(arrays)
-        if files:
+        if files or (self.path / STATUS).exists():
             raise StoreError(
-                f"the checkpoints in {self.path} are damaged: tr.load reads the draws there are, but to go on begin "
-                "anew in another folder."
+                f"the checkpoints in {self.path} are damaged or gone: tr.load reads the draws there are, but to go on "
+                "begin anew in another folder."
             )
         return None
 
     # The draws.
-
-    def has_draws(self) -> bool:
-        """Whether there is room for draws already."""
-        return (self.path / DRAWS).exists()
 
     def allot(self, template: xr.DataTree) -> None:
         """Groups like those of a template, which has no draws."""
@@ -178,8 +196,8 @@ class Store:
         with self.saving():
             for _, array in zarr.open_group(self.path / DRAWS, path=group, mode="r+").arrays():
                 names = dimensions(array)
-                if "draw" in names:
-                    axis = names.index("draw")
+                axis = names.index("draw") if "draw" in names else None
+                if axis is not None and array.shape[axis] < size:
                     array.resize((*array.shape[:axis], size, *array.shape[axis + 1 :]))
                     if names == ("draw",):
                         array[:] = np.arange(size)
@@ -196,7 +214,7 @@ class Store:
         """Rows of one chain's warm-up."""
         with self.saving():
             name = f"{label}.zarr"
-            if not (self.path / name).exists():
+            if not (self.path / name / "zarr.json").exists():
                 zarr.create_array(
                     self.path / name,
                     shape=shape,
@@ -204,6 +222,7 @@ class Store:
                     dtype=float,
                     compressors=CHECKED,
                     fill_value=np.nan,
+                    overwrite=True,
                 )
             self.array(name)[chain, start : start + len(rows)] = rows
 
@@ -228,7 +247,9 @@ class Store:
     def verify(self, counts: Mapping[str, list[int]]) -> None:
         """Read all draws once, so many of each chain in each group, and complain of what is damaged or lost."""
         for group, lengths in counts.items():
-            for name, array in zarr.open_group(self.path / DRAWS, path=group, mode="r").arrays():
+            with self.reading(f"{DRAWS}/{group}"):
+                found = list(zarr.open_group(self.path / DRAWS, path=group, mode="r").arrays())
+            for name, array in found:
                 if dimensions(array)[:2] != ("chain", "draw"):
                     continue
                 place = f"{DRAWS}/{group}/{name}"
@@ -286,7 +307,12 @@ def encoding(array: Any) -> dict[str, Any]:
 
 
 def as_json(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, indent=1).encode()
+    return json.dumps(record, indent=1, default=lambda x: x.tolist()).encode()
+
+
+def facts_of(saved: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The part of a checkpoint that is not arrays."""
+    return json.loads(saved["facts"].tobytes())
 
 
 def write(path: Path, data: bytes) -> None:
