@@ -214,6 +214,12 @@ def test_a_chain_that_is_stuck_ends_the_run(model):
         tr.sample(model, draws=20, warmup=20, chains=2, method=tr.LiftedNUTS(step_size=1e6), **QUIET)
 
 
+def test_a_warmup_of_one_iteration_says_nothing_about_being_stuck(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.SamplingWarning)
+        assert tr.sample(model, draws=5, warmup=1, chains=2, **QUIET).posterior.sizes["draw"] == 5
+
+
 def test_warnings_come_with_advice(model):
     with pytest.warns(tr.SamplingWarning, match="raise draws"):
         tr.sample(model, draws=30, warmup=30, chains=2, **QUIET)

@@ -180,10 +180,7 @@ def resumable(directory: Path | None) -> Iterator[None]:
     """Say how to go on, where a run is stopped."""
     try:
         yield
-    except (StoreError, SamplingError) as error:
-        print(f"tightrope: {error}", file=sys.stderr)
-        sys.exit(1)
-    except (KeyboardInterrupt, NoDraws, Stopped) as error:
+    except (KeyboardInterrupt, NoDraws) as error:
         if directory is None or not (directory / "run.json").exists():
             raise
         raise Stopped(directory) from error

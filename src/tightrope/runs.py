@@ -29,6 +29,7 @@ SECONDS_PER_CALL = 0.2  # of compiled code
 FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first and in the end
 SLOWEST_LEG = 60.0  # where a checkpoint takes long
 MAX_SHARE = 0.05  # of the time, for checkpoints
+ENOUGH_TO_MOVE = 10  # iterations of warm-up in which every chain should move
 NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
 
 
@@ -86,10 +87,7 @@ ADVICE = {
 
 
 class Run:
-    """A model, a method and its chains.
-
-    A tuning that is given is kept; else warm-up learns it. Chains may be moved by warm-up if their starts are ours.
-    """
+    """A model, a method and its chains, which warm-up may move if their starts are ours."""
 
     def __init__(
         self,
@@ -101,9 +99,7 @@ class Run:
         cores: int,
         key: Any,
         *,
-        tuning: Any = None,
         may_move: bool = False,
-        recorder: Recorder | None = None,
     ):
         self.model, self.method, self.may_move = model, method, may_move
         self.num_warmup, self.num_draws, self.num_chains = warmup, draws, chains
@@ -113,9 +109,8 @@ class Run:
         self.find_key, self.refine_key = jr.split(start_key)
         self.keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(chains))
         conditioned = model.condition()
-        self.tuning = method.initial_tuning(conditioned) if tuning is None else tuning
-        found = method.windows(conditioned, warmup) if tuning is None else []
-        self.windows = {stop: slice(start, stop) for start, stop in found}
+        self.tuning = method.initial_tuning(conditioned)
+        self.windows = {stop: slice(start, stop) for start, stop in method.windows(conditioned, warmup)}
         self.bounds = np.linspace(0, chains, min(cores, chains) + 1).astype(int)
         given = method.step_size
         self.step_sizes = np.full(chains, FIRST_STEP_SIZE if given is None else float(given))
@@ -126,7 +121,8 @@ class Run:
         self.finished = 0  # where the last stage ended after which all was learnt that there was to learn
         self.stage_start = self.stage_stop = 0  # of the last stage
         self.stage_time = 0.0
-        self.recorder, self.leg = recorder, FIRST_LEG
+        self.recorder: Recorder | None = None  # where there is a directory
+        self.leg = FIRST_LEG
         self.notes: dict[str, Any] = {}  # to go into checkpoints
         self.followed = np.arange(chains)  # those of its chains from which any chain goes on
         self.deadline = np.inf  # by the clock, to look up then
@@ -317,11 +313,9 @@ class Run:
 
     def refuse_stuck(self) -> None:
         """End here if a chain has not moved once, and say why."""
-        rows = [rows.since(0) for group in self.groups for rows in group.rows]
-        stuck = [
-            chain for chain in range(self.num_chains) if (np.ptp(rows[chain][:, : self.model.d], axis=0) == 0).all()
-        ]
-        if not stuck:
+        rows = self.draws()
+        stuck = [chain for chain, row in enumerate(rows) if (np.ptp(row[:, : self.model.d], axis=0) == 0).all()]
+        if not stuck or self.num_warmup < ENOUGH_TO_MOVE:
             return
         info = Draw.unpack(np.concatenate([rows[chain] for chain in stuck])).info
         counts = {name: int(getattr(info, name).sum()) for name in FAILURES}
