@@ -47,6 +47,7 @@ LAYERS = """
     kalman
     linalg
     types
+    compilation
 """
 DEPTH = {part: depth for depth, line in enumerate(LAYERS.split("\n")) for part in line.split()}
 

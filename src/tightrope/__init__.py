@@ -8,6 +8,9 @@ LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=200
 if "xla_backend_extra_options" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {LOOPS}".strip()
 
+# XLA 0.9 takes programs that it kept for those of another machine, wrongly, and says so at length.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
@@ -15,6 +18,7 @@ jax.config.update("jax_enable_x64", True)
 from importlib.metadata import version  # noqa: E402
 
 from tightrope import zoo  # noqa: E402
+from tightrope.compilation import keep_programs  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
 from tightrope.methods import (  # noqa: E402
     HMC,
@@ -36,6 +40,8 @@ from tightrope.sampling import extend, load, resume, sample, status  # noqa: E40
 from tightrope.state_space import StateSpaceModel  # noqa: E402
 from tightrope.store import StoreError  # noqa: E402
 from tightrope.types import InputError, SamplingError  # noqa: E402
+
+keep_programs()
 
 __version__ = version("tightrope")
 __all__ = [

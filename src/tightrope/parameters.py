@@ -47,7 +47,9 @@ class Parameters:
             values[name] = shape
             self.shapes[name] = shape.shape
         self.d = sum(self.sizes.values())
-        self.groups = alike(self.priors)
+        # Stacked here and not where they are traced: leaves of a distribution have another order in every process,
+        # and a program that differs is compiled anew.
+        self.groups = [(names, stacked([self.priors[name] for name in names])) for names in alike(self.priors)]
         if self.d == 0:
             raise InputError("priors define no free parameter.")
 
@@ -95,10 +97,9 @@ class Parameters:
             return transform.value(part), transform.energy(part)
 
         # A map traced once for all parameters of a kind takes a fraction of the time to compile and to run.
-        for names in self.groups:
-            priors = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(self.priors[name] for name in names))
-            stacked, energies = jax.vmap(at)(priors, jnp.stack([parts[name] for name in names]))
-            values |= zip(names, stacked, strict=True)
+        for names, priors in self.groups:
+            found, energies = jax.vmap(at)(priors, jnp.stack([parts[name] for name in names]))
+            values |= zip(names, found, strict=True)
             energy = energy + energies.sum()
         for place, (name, part) in enumerate(parts.items()):
             if name not in values:
@@ -130,6 +131,11 @@ class Parameters:
             parts.append(transform.draw(prior_key))
             values[name] = transform.value(parts[-1])
         return jnp.concatenate(parts)
+
+
+def stacked(priors: list[dist.Distribution]) -> dist.Distribution:
+    """Priors that differ in their numbers alone, as one."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)
 
 
 def alike(priors: Mapping[str, Prior]) -> list[list[str]]:
