@@ -23,7 +23,7 @@ BIN := $(ENV)/bin
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow smoke check format bench clean interpreter
+.PHONY: help demo test slow test-statistics smoke check format bench clean interpreter
 
 help:  ## list the targets
 	@echo "make <target> [PYTHON=python3.13]"
@@ -34,10 +34,13 @@ demo: $(ENV)/ready-run  ## sample the Lotka-Volterra posterior into runs/demo
 	@$(BIN)/tightrope run lotka-volterra --chains 4 --seed 1 --out runs/demo
 
 test: $(ENV)/ready-dev  ## run the tests, in WORKERS processes
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
 
-slow: $(ENV)/ready-dev  ## run the tests that take long: more kernels and posteriors, kills, comparison with NumPyro
+slow: $(ENV)/ready-dev  ## run the tests that take long: more kernels, posteriors, random models, kills, NumPyro
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+
+test-statistics: $(ENV)/ready-dev  ## run the tests of the law of whole runs: calibration, joint tests, a million draws
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m statistics
 
 smoke: $(ENV)/ready-dev  ## run a few fast tests, SMOKE
 	@$(BIN)/python -m pytest -q $(SMOKE)

@@ -18,6 +18,7 @@ from tightrope.diagnostics import performance
 from tightrope.types import FAILURES
 
 CASES = [
+    ("toy", 0.1),
     ("toy", 1e-2),
     ("toy", 1e-8),
     ("nonlinear-ssm", 1e-3),

@@ -7,6 +7,7 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from cases import slow_but
 from small import chain
 
 import tightrope as tr
@@ -52,10 +53,7 @@ def at_truth(model):
 
 
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in ("scalar", "volatility") else []) for name in POSTERIORS],
-)
+@pytest.mark.parametrize("name", slow_but(["vector", "crooked-vector"], POSTERIORS))
 def test_markov_frame_is_the_dense_one(name):
     models = POSTERIORS[name]()
     vectors = jr.normal(jr.key(3), (3, models[0].d + models[0].m))

@@ -8,6 +8,7 @@ that the true kernel passes.
 """
 
 import functools
+from itertools import product
 from typing import NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from cases import slow_but
 from jax import lax
 from jax.scipy.special import ndtr
 from small import DENSE, exact_draw
@@ -136,10 +138,7 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("solver", "transition", "frame"),
-    [pytest.param(*kernel, marks=[] if kernel in QUICK else [pytest.mark.slow]) for kernel in KERNELS],
-)
+@pytest.mark.parametrize(("solver", "transition", "frame"), slow_but(QUICK, KERNELS))
 def test_exact_draws_stay_exact(solver, transition, frame):
     outcomes = outcomes_of(true_kernel(frame, solver), TRANSITIONS[transition], MODEL_OF[frame], SIGMAS, 0.5, 2)
     for sigma, outcome in zip(SIGMAS, outcomes, strict=True):
@@ -148,8 +147,9 @@ def test_exact_draws_stay_exact(solver, transition, frame):
         assert outcome.failure_rate < 0.5, (sigma, outcome)
 
 
-@pytest.mark.parametrize("force", ["cheap", "crooked"])
-@pytest.mark.parametrize("frame", MODEL_OF)
+@pytest.mark.parametrize(
+    ("frame", "force"), slow_but([("tall", "crooked"), ("wide", "cheap")], product(MODEL_OF, ["cheap", "crooked"]))
+)
 def test_any_force_of_position_is_right(frame, force):
     outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
     assert outcome.is_exact, outcome
@@ -168,8 +168,9 @@ def flat_kernel(metric, system=Euclidean):
     return lambda model: Leapfrog(system(model, some_metric(model, metric)))
 
 
-@pytest.mark.parametrize("transition", TRANSITIONS)
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("metric", "transition"), slow_but([("diagonal", "static"), ("dense", "nuts")], product(METRICS, TRANSITIONS))
+)
 def test_methods_without_a_manifold_are_right(metric, transition):
     outcome = outcome_of(flat_kernel(metric), TRANSITIONS[transition], "bend", None, 0.3, 2)
     assert outcome.is_exact, outcome
@@ -183,12 +184,15 @@ def riemannian_kernel(geometry, solver="newton", system=Riemannian, implicit=Imp
 
 @pytest.mark.parametrize(
     ("geometry", "solver", "transition"),
-    [
-        ("fisher", "newton", "nuts"),
-        ("fisher", "fixed-point", "static"),
-        ("lifted", "newton", "static"),
-        ("softabs", "newton", "static"),
-    ],
+    slow_but(
+        [("fisher", "newton", "nuts")],
+        [
+            ("fisher", "newton", "nuts"),
+            ("fisher", "fixed-point", "static"),
+            ("lifted", "newton", "static"),
+            ("softabs", "newton", "static"),
+        ],
+    ),
 )
 def test_riemannian_methods_are_right(geometry, solver, transition):
     kernel = riemannian_kernel(geometry, solver)
