@@ -16,6 +16,8 @@ LAYERS = """
     report
     plots
     sweep
+    engines
+    cells
     importers
     sampling
     choice

@@ -18,6 +18,7 @@ jax.config.update("jax_enable_x64", True)
 from importlib.metadata import version  # noqa: E402
 
 from tightrope import zoo  # noqa: E402
+from tightrope.cells import Cell  # noqa: E402
 from tightrope.compilation import keep_programs  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
 from tightrope.methods import (  # noqa: E402
@@ -39,6 +40,7 @@ from tightrope.results import predict, prior  # noqa: E402
 from tightrope.sampling import extend, load, resume, sample, status  # noqa: E402
 from tightrope.state_space import StateSpaceModel  # noqa: E402
 from tightrope.store import StoreError  # noqa: E402
+from tightrope.sweep import sweep  # noqa: E402
 from tightrope.types import InputError, SamplingError  # noqa: E402
 
 keep_programs()
@@ -50,6 +52,7 @@ __all__ = [
     "NUTS",
     "RWM",
     "Auto",
+    "Cell",
     "InputError",
     "LiftedHMC",
     "LiftedNUTS",
@@ -71,5 +74,6 @@ __all__ = [
     "sample",
     "status",
     "summary",
+    "sweep",
     "zoo",
 ]

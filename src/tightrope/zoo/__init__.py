@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tightrope.checks import one_of
@@ -53,12 +53,17 @@ def documentation(name: str) -> str:
     return inspect.getdoc(MODELS[name]) or ""
 
 
-def load(name: str, **given: Any) -> Model:
-    """A posterior of the paper, such as `load("toy", sigma=0.01)`; its `documentation` says what it is."""
+def check(name: str, given: Iterable[str]) -> None:
+    """Refuse a name, or names of options, that there are not."""
     one_of("model", name, MODELS)
     for option in given:
         if option not in options(name):
             raise InputError(f"{option} is not an option of {name}: it takes {options(name) or 'none'}.")
+
+
+def load(name: str, **given: Any) -> Model:
+    """A posterior of the paper, such as `load("toy", sigma=0.01)`; its `documentation` says what it is."""
+    check(name, given)
     model = MODELS[name](**given)
     model.name, model.documentation = name, documentation(name)
     model.origin = {"name": name, "options": given}
