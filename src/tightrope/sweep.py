@@ -149,7 +149,10 @@ def gather(futures: Mapping[Future[Result], str], grid: Grid, display: Display, 
                     "the scheduler has given up cells that were not done, or is gone: the others are kept, so start "
                     "the same sweep again."
                 ) from None
-            except Exception as error:  # of the engine; those of a cell are in its record
+            except Exception as error:
+                # What a cell does wrong is in its record; this is the engine's, unless the cell has killed workers.
+                if type(error).__name__ != "KilledWorker":
+                    raise SamplingError(f"no cell can be run: {sentence(error)}") from error
                 result = Result({"status": FAILED, "error": sentence(error)}, None)
             grid.keep(futures[future], result)
             display.tell(futures[future])
