@@ -77,12 +77,26 @@ def methods() -> None:
 
 @app.command()
 def reproduce(
-    target: Annotated[str, typer.Argument(help="figure-2 or figure-a1.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws.")] = False,
+    target: Annotated[str, typer.Argument(help="A figure or table of the paper, or `list`, which names them all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and noise scales.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="As many runs and draws as the paper has.")] = False,
+    engine: Annotated[str, typer.Option(help="local, or dask for the workers of a scheduler.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Runs side by side; by default one a core.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a scheduler of Dask.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the data and the picture.")] = Path("runs/reproduce"),
 ) -> None:
-    """Make a figure of the paper."""
-    targets.reproduce(target, out, quick, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    """Make a figure or table of the paper; after Ctrl-C, the same command goes on."""
+    if target == "list":
+        table = Table("name", "description", box=None)
+        for name in targets.TARGETS:
+            table.add_row(name, targets.description(name))
+        console.print(table)
+        return
+    if quick and paper:
+        raise InputError("--quick and --paper exclude each other: give one of them.")
+    length = targets.QUICK if quick else targets.PAPER if paper else targets.DEFAULT
+    say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
+    targets.reproduce(targets.Request(target, out, say, length, engine, workers, scheduler))
 
 
 def show_summary(trace: xr.DataTree) -> str:

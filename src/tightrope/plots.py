@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -70,7 +71,7 @@ def cell_edges(values: np.ndarray) -> np.ndarray:
     return np.append(values / half, values[-1] * half)
 
 
-def heat_maps(acceptance: xr.DataArray, path: Path) -> None:
+def heat_maps(acceptance: xr.DataArray, stem: Path) -> None:
     """Mean acceptance over noise scale and step size, one map a method."""
     names = acceptance["method"].values
     columns = min(3, len(names))
@@ -96,5 +97,11 @@ def heat_maps(acceptance: xr.DataArray, path: Path) -> None:
     for axis in axes[:, 0]:
         axis.set_ylabel("step size")
     figure.colorbar(mesh, ax=axes, label="mean acceptance", shrink=0.8)
-    figure.savefig(path, dpi=120)
+    save(figure, stem)
+
+
+def save(figure: Any, stem: Path) -> None:
+    """A figure as PNG and as SVG."""
+    for suffix in ("png", "svg"):
+        figure.savefig(stem.with_name(f"{stem.name}.{suffix}"), dpi=120)
     plt.close(figure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +16,8 @@ from jax import lax
 from tightrope import methods, plots, zoo
 from tightrope.kinds import Method
 from tightrope.models import Model
+from tightrope.reproduce.loop import points
+from tightrope.reproduce.request import Request
 from tightrope.transitions import run
 from tightrope.types import Array
 
@@ -40,37 +41,36 @@ FIGURE_A1: dict[str, Method] = {
 }
 
 
-def figure_2(out: Path, quick: bool, say: Callable[[str], None]) -> None:
-    """Six methods on the toy."""
-    heat_maps(FIGURE_2, out / "figure-2", quick, say)
+def figure_2(request: Request) -> None:
+    """Acceptance over noise scale and step size on the toy, six methods."""
+    heat_maps(FIGURE_2, request)
 
 
-def figure_a1(out: Path, quick: bool, say: Callable[[str], None]) -> None:
-    """The position-dependent proposals on the toy."""
-    heat_maps(FIGURE_A1, out / "figure-a1", quick, say)
+def figure_a1(request: Request) -> None:
+    """Acceptance over noise scale and step size on the toy, the position-dependent proposals."""
+    heat_maps(FIGURE_A1, request)
 
 
-def heat_maps(compared: Mapping[str, Method], stem: Path, quick: bool, say: Callable[[str], None]) -> None:
+def heat_maps(compared: Mapping[str, Method], request: Request) -> None:
     """Run the grids into a file, then draw and tell what the file holds."""
-    num_draws, found = 300 if quick else 1000, {}
+    num_draws, found = min(request.length.draws, 1000), {}
     toy = lambda sigma: zoo.load("toy", sigma=sigma)
     for name, method in compared.items():
         started = time.perf_counter()
         found[name] = acceptance_grid(method, toy, GRID, GRID, points_on_the_loop(4), num_draws, SEED)
-        say(f"{name}: {time.perf_counter() - started:.0f} s")
-    command = f"tightrope reproduce {stem.name}{' --quick' if quick else ''}"
+        request.say(f"{name}: {time.perf_counter() - started:.0f} s")
     grids = xr.concat(found.values(), xr.Variable("method", list(found))).to_dataset(name="acceptance")
-    grids.assign_attrs(command=command, seed=SEED, draws=num_draws).to_netcdf(
-        stem.with_suffix(".nc"), engine="h5netcdf"
+    grids.assign_attrs(command=request.command, seed=SEED, draws=num_draws).to_netcdf(
+        request.file(".nc"), engine="h5netcdf"
     )
-    with xr.open_dataset(stem.with_suffix(".nc"), engine="h5netcdf") as saved:
+    with xr.open_dataset(request.file(".nc"), engine="h5netcdf") as saved:
         means = saved["acceptance"].mean("chain").load()
-    plots.heat_maps(means, stem.with_suffix(".png"))
+    plots.heat_maps(means, request.file(""))
     for name in means["method"].values:
         limits = largest_steps(means.sel({"method": name}))
         steps = " ".join("  none " if np.isnan(limit) else f"{limit:7.1e}" for limit in limits)
-        say(f"{name:24} largest eps with acceptance over {HALF}: {steps}  slope {slope(limits):.2f}")
-    say(f"Left {stem.with_suffix('.nc')} and {stem.with_suffix('.png')}")
+        request.say(f"{name:24} largest eps with acceptance over {HALF}: {steps}  slope {slope(limits):.2f}")
+    request.left(".nc", ".png", ".svg")
 
 
 def acceptance_grid(
@@ -112,11 +112,7 @@ def acceptance_grid(
 def points_on_the_loop(number: int) -> np.ndarray:
     """Points of the toy's limiting set, equally far apart along it."""
     angles = np.linspace(0, 2 * np.pi, 2001)
-    cos2, sin2 = np.cos(angles) ** 2, np.sin(angles) ** 2
-    # F = 1 on the ray with this angle: cos^4 r^4 + (sin^2 - cos^2 / 2) r^2 = 1, without cancellation.
-    linear = sin2 - cos2 / 2
-    radii = np.sqrt(2 / (linear + np.sqrt(linear**2 + 4 * cos2**2)))
-    loop = radii[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    loop = points(angles)
     lengths = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(loop, axis=0), axis=1))])
     places = np.searchsorted(lengths, np.arange(number) / number * lengths[-1])
     return loop[places]
