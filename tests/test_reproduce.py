@@ -1,13 +1,19 @@
 """The figures: what they show holds on a grid small enough for a test."""
 
+import os
+
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
 import tightrope as tr
 from tightrope.plots import cell_edges, heat_maps
-from tightrope.reproduce import acceptance, reproduce
+from tightrope.reproduce import DEFAULT, PAPER, QUICK, TARGETS, Length, Request, acceptance, description, reproduce
 from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop
+from tightrope.reproduce.density import posteriors, surfaces
+from tightrope.reproduce.efficiency import FAMILIES, PRINTED, medians, sets, spread
+from tightrope.reproduce.loop import points
 
 SIGMAS = np.array([1e-4, 1e-2])
 STEPS = np.logspace(-5, 0, 11)
@@ -57,14 +63,14 @@ def test_largest_step_is_where_acceptance_falls_to_a_half():
 def test_heat_maps_are_drawn(tmp_path):
     grid = xr.DataArray(np.random.default_rng(0).uniform(size=(4, 11, 11)), dims=("method", "sigma", "step_size"))
     grid = grid.assign_coords(method=list("abcd"), sigma=STEPS, step_size=STEPS)
-    heat_maps(grid, tmp_path / "map.png")
-    assert (tmp_path / "map.png").stat().st_size > 10_000
+    heat_maps(grid, tmp_path / "map")
+    assert all((tmp_path / f"map.{kind}").stat().st_size > 10_000 for kind in ("png", "svg"))
 
 
 def test_figure_is_drawn_from_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(acceptance, "GRID", np.array([1e-4, 1e-3, 1e-2, 1e-1]))
     told = []
-    acceptance.heat_maps({"RWM": tr.RWM(metric="identity")}, tmp_path / "figure", True, told.append)
+    acceptance.heat_maps({"RWM": tr.RWM(metric="identity")}, Request("figure", tmp_path, told.append, QUICK))
     with xr.open_dataset(tmp_path / "figure.nc", engine="h5netcdf") as saved:
         assert saved["acceptance"].dims == ("method", "sigma", "step_size", "chain")
         assert saved.attrs["command"] == "tightrope reproduce figure --quick" and saved.attrs["seed"] == 1
@@ -80,4 +86,117 @@ def test_cells_are_around_their_values():
 
 def test_unknown_target_is_refused(tmp_path):
     with pytest.raises(tr.InputError, match='did you mean "figure-2"'):
-        reproduce("figure2", tmp_path, True, print)
+        reproduce(Request("figure2", tmp_path, print))
+
+
+def test_every_target_says_what_it_shows():
+    assert all(description(target).endswith(".") for target in TARGETS)
+
+
+def test_level_sets_have_their_level():
+    forward = tr.zoo.load("toy").observations.forward
+    angles = np.linspace(0, 2 * np.pi, 50)
+    for level in (2.0, 0.3, 1e-9):
+        found = [float(forward({"theta": point})[0]) for point in points(angles, level)]
+        np.testing.assert_allclose(found, level, atol=1e-14, rtol=1e-9)
+
+
+def test_posteriors_in_the_plane_have_the_right_shape():
+    found = posteriors()
+    cell = float(found["theta0"][1] - found["theta0"][0]) ** 2
+    np.testing.assert_allclose(found["density"].sum(["theta0", "theta1"]) * cell, 1.0)
+    th0, th1 = np.meshgrid(found["theta0"], found["theta1"])
+    residual = (1 - th1**2 - th0**2 * (th0**2 - 0.5)) / 0.1
+    near, energy = residual**2 < 100, (th0**2 + th1**2 + residual**2) / 2
+    assert np.ptp(np.log(found["density"].sel(sigma=0.1).values[near]) + energy[near]) < 1e-9
+
+
+def test_surfaces_carry_the_density_of_the_lifted_posterior():
+    found = surfaces().sel(sigma=0.1)
+    th0, th1 = np.moveaxis(found["place"].values, -1, 0)
+    noise = (1 - th1**2 - th0**2 * (th0**2 - 0.5)) / 0.1
+    np.testing.assert_allclose(noise, np.broadcast_to(found["noise"].values[:, None], noise.shape), atol=1e-9)
+    # Prior and noise are standard normal; the area of the graph is sqrt(1 + |grad e|^2) times that of the plane.
+    gradient = np.stack([4 * th0**3 - th0, 2 * th1]) / 0.1
+    log_density = -(th0**2 + th1**2 + noise**2) / 2 - np.log1p((gradient**2).sum(0)) / 2
+    np.testing.assert_allclose(found["lifted"], np.exp(log_density - log_density.max()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("target", ["figure-1", "figure-3"])
+def test_drawings_are_left_with_their_data(target, tmp_path):
+    reproduce(Request(target, tmp_path, lambda line: None, QUICK))
+    assert all((tmp_path / f"{target}.{kind}").stat().st_size > 20_000 for kind in ("nc", "png", "svg"))
+    with xr.open_dataset(tmp_path / f"{target}.nc", engine="h5netcdf") as saved:
+        assert saved.attrs["command"] == f"tightrope reproduce {target} --quick"
+
+
+def test_lengths_are_those_of_the_protocol():
+    assert spread(FAMILIES["figure-6"].sigmas, QUICK) == [1e-4, 1e-2, 1.0]
+    assert spread(FAMILIES["figure-6"].sigmas, DEFAULT) == list(FAMILIES["figure-6"].sigmas)
+    assert len(FAMILIES["figure-4"].methods) == 9 and len(FAMILIES["figure-5"].methods) == 5
+    assert {method.target_accept for method in FAMILIES["figure-4"].methods.values()} == {0.9}
+    cells = sets(Request("figure-4", None, print, PAPER), "lifted", model="toy")
+    assert [(cell.init, cell.seed) for cell in cells] == [(init, k) for init in ("auto", "prior") for k in (1, 2, 3)]
+    assert {(cell.chains, cell.warmup, cell.draws, cell.max_time) for cell in cells} == {(4, 1000, 2500, 3600.0)}
+    assert {cell.labels["line"] for cell in cells} == {"lifted", "lifted, from the prior"}
+
+
+def test_no_ess_is_quoted_of_chains_that_disagree():
+    table = pd.DataFrame(
+        {
+            "line": ["a"] * 3 + ["b"] * 3,
+            "ess_per_second": [5.0, 7.0, 90.0, 5.0, 80.0, 90.0],
+            "is_converged": [True, True, True, True, False, False],
+        }
+    )
+    found = medians(table, ["line"])
+    assert found["a"] == 7.0 and np.isnan(found["b"])
+
+
+# A moment of each, for whether all of it is there.
+TINY = Length("", 2, 12, 12, 1, 5.0, 1)
+
+
+@pytest.fixture
+def quick_processes(monkeypatch):
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["figure-4", "figure-5", "figure-6", "figure-7", "figure-8", "table-1"])
+def test_a_sweep_becomes_a_picture(target, tmp_path, quick_processes):
+    told = []
+    reproduce(Request(target, tmp_path, told.append, TINY, workers=int(os.environ.get("WORKERS", 1))))
+    table = pd.read_csv(tmp_path / f"{target}.csv")
+    lines = FAMILIES[target].methods if target in FAMILIES else [*PRINTED] * 4
+    assert len(table) == len(lines) and "failed" not in set(table["status"]), table["error"].tolist()
+    assert len(list((tmp_path / f"{target}-cells").glob("*.json"))) == len(lines)
+    assert all((tmp_path / f"{target}.{kind}").stat().st_size > 10_000 for kind in ("png", "svg"))
+    assert "not converged" in " ".join(told)
+
+
+def test_the_table_stands_beside_the_papers(tmp_path, monkeypatch):
+    def found(cells, directory, **_):
+        rows = [{"model": cell.model, **cell.labels, "seed": cell.seed, "d": 7, "m": 25} for cell in cells]
+        return pd.DataFrame(rows).assign(status="finished", r_hat=1.0, ess_per_second=lambda t: 10.0 + t["seed"])
+
+    monkeypatch.setattr("tightrope.reproduce.efficiency.sweep", found)
+    told = []
+    reproduce(Request("table-1", tmp_path, told.append, TINY._replace(num_sets=3)))
+    assert "| soil-hn-t35 | 7 | 25 | 12 | 6.6 | 12 | 2.1 | 12 | 3.4 | 12 |" in told
+    assert told[2] in (tmp_path / "table-1.md").read_text()
+    assert (tmp_path / "table-1.png").exists()
+
+
+def test_a_figure_against_noise_is_drawn_of_what_was_found(tmp_path, monkeypatch):
+    def found(cells, directory, **_):
+        rows = [{**cell.options, **cell.labels, "is_hmc": "HMC" in cell.labels["line"]} for cell in cells]
+        table = pd.DataFrame(rows).assign(status="finished", ess_per_second=100.0)
+        return table.assign(r_hat=1.0 + 0.2 * (table["is_hmc"] & (table["sigma"] < 0.1)))
+
+    monkeypatch.setattr("tightrope.reproduce.efficiency.sweep", found)
+    told = []
+    reproduce(Request("figure-4", tmp_path, told.append, QUICK))
+    assert told[0].endswith("1e-05: 100 1e-03: 100 1e+00: 100")
+    assert told[3].endswith("1e-05: not converged 1e-03: not converged 1e+00: 100")
+    assert all((tmp_path / f"figure-4.{kind}").exists() for kind in ("csv", "png", "svg"))

@@ -179,7 +179,7 @@ def test_names_tell_cells_apart():
         tr.Cell(model="toy", options={"sigma": 1e-05}, method=tr.NUTS(metric="dense"), labels={"line": "dense"}),
     ]
     first, second, third = (name_of(cell.definition()) for cell in cells)
-    assert first.startswith("toy-sigma-1e-05-nuts-metric-dense-seed-0-") and second[:-12] == first[:-12]
+    assert first.startswith("toy-sigma-1e-05-seed-0-nuts-metric-dense-") and second[:-12] == first[:-12]
     assert first != second and first == third
     assert described(tr.NUTS()) == "nuts" and described(tr.NUTS(metric="dense")) == "nuts(metric=dense)"
     models = [swept.line(sigma, os.devnull) for sigma in (0.1, 0.2)]

@@ -87,10 +87,10 @@ def name_of(definition: Mapping[str, Any]) -> str:
     model, method = definition["model"], definition["method"]
     method = described(method_of(method["name"], **method["options"]))
     options = [f"{key}={value}" for key, value in model.get("options", {}).items()]
-    words = " ".join([model["name"], *options, method, f"seed={definition['seed']}"])
+    words = " ".join([model["name"], *options, f"seed={definition['seed']}", method])
     text = json.dumps(definition, sort_keys=True, default=lambda value: np.asarray(value).tolist())
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)[:100].strip('-.')}-{digest[:12]}"
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)[:80].strip('-.')}-{digest[:12]}"
 
 
 def run_cell(cell: Cell, draws: Path | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tightrope.checks import one_of
 from tightrope.engines import ENGINES, Result, packed
 from tightrope.methods import method_of
 from tightrope.sampling import check_count
-from tightrope.store import Store, as_json, write
+from tightrope.store import Store, StoreError, as_json, write
 from tightrope.types import InputError, SamplingError
 
 Record = dict[str, Any]
@@ -108,10 +108,15 @@ class Grid:
     def keep(self, name: str, result: Result) -> None:
         """Write down what came of a cell, the record last: where there is one, the cell is done."""
         self.records[name] |= result.record | {"labels": dict(self.cells[name].labels)}
-        with self.store.saving():
+        try:
             if result.draws is not None:
                 write(self.file(name, ".nc"), result.draws)
             write(self.file(name), as_json(self.records[name]))
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {self.store.path}: {error.strerror or error}. The cells that were kept before are "
+                "safe: mend that, and start the same sweep again."
+            ) from error
 
     def table(self) -> pd.DataFrame:
         """One row a cell: what it is, how it went, and where the rest of its record is."""
