@@ -1,5 +1,6 @@
 """Sweeps: every cell once, the same wherever it runs, whatever happens to the others."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -113,7 +114,9 @@ def test_finished_cells_are_not_run_again(finished):
 def test_dask_gives_the_same(finished, tmp_path):
     directory, log, _ = finished
     cells = swept.cells(log, swept.SIGMAS[:1])
-    tr.sweep([*cells, *cells], tmp_path, engine="dask", workers=1, progress=False)
+    others = [dataclasses.replace(cell, labels={"sigma": "the same"}) for cell in cells]
+    table = tr.sweep([*cells, *others], tmp_path, engine="dask", workers=1, progress=False)
+    assert list(table["sigma"]) == [swept.SIGMAS[0], "the same"] and table["ess"].nunique() == 1
     (name, record), *others = records(tmp_path).items()
     assert record == records(directory)[name] and not others
 

@@ -48,13 +48,17 @@ def sweep(
     one_of("engine", engine, ENGINES)
     if time_limit is not None and not time_limit > 0:
         raise InputError(f"time_limit={time_limit} must be a positive number of seconds.")
-    workers = check_count("workers", os.cpu_count() or 1 if workers is None else workers, 1)
+    if workers is not None:
+        check_count("workers", workers, 1)
     grid = Grid(cells, Store.create(directory), keep_draws)
     with grid.store.held():
         grid.look(retry)
         payloads = {name: packed(grid.cells[name], keep_draws) for name in grid.missing()}
         if payloads:
-            with ENGINES[engine](workers, scheduler) as submit, Display(grid, progress) as display:
+            with (
+                ENGINES[engine](workers or grid.side_by_side(), scheduler) as submit,
+                Display(grid, progress) as display,
+            ):
                 futures = {submit(payload, grid.cells[name].cores): name for name, payload in payloads.items()}
                 gather(futures, grid, display, time_limit)
     return grid.table()
@@ -67,22 +71,22 @@ class Grid:
         self.store, self.keep_draws = store, keep_draws
         self.cells: dict[str, Cell] = {}
         self.records: dict[str, Record] = {}
-        self.names = []  # in the order of the cells, of which some may be the same
+        self.rows: list[tuple[str, Mapping[str, Any]]] = []  # name and labels of each; some may be the same cell
         for cell in cells:
             if not isinstance(cell, Cell):
                 raise InputError(f"cells must be tr.Cell objects, not {type(cell).__name__}.")
             definition = cell.definition()
             name = name_of(definition)
-            self.names.append(name)
+            self.rows.append((name, cell.labels))
             self.cells[name] = cell
             self.records[name] = {"cell": definition, "status": MISSING}
-        if not self.names:
+        if not self.rows:
             raise InputError("cells is empty: give at least one.")
 
     def look(self, retry: bool) -> None:
         """Find what earlier calls have left."""
         others = set()
-        for name in self.names:
+        for name in self.cells:
             try:
                 record = json.loads(self.file(name).read_bytes())
             except (OSError, ValueError):
@@ -98,6 +102,11 @@ class Grid:
                 "installed now: choose another folder to make them again.",
                 stacklevel=3,
             )
+
+    def side_by_side(self) -> int:
+        """How many cells the cores that this process may use have room for."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // max(cell.cores for cell in self.cells.values()))
 
     def missing(self) -> list[str]:
         return [name for name, record in self.records.items() if record["status"] == MISSING]
@@ -120,16 +129,16 @@ class Grid:
 
     def table(self) -> pd.DataFrame:
         """One row a cell: what it is, how it went, and where the rest of its record is."""
-        return pd.DataFrame([self.row(name) for name in self.names])
+        return pd.DataFrame([self.row(name, labels) for name, labels in self.rows])
 
-    def row(self, name: str) -> Record:
+    def row(self, name: str, labels: Mapping[str, Any]) -> Record:
         record = self.records[name]
         asked, figures = record["cell"], record.get("figures", {})
         return {
             "model": asked["model"]["name"],
             **asked["model"].get("options", {}),
             "method": described(method_of(asked["method"]["name"], **asked["method"]["options"])),
-            **self.cells[name].labels,
+            **labels,
             **{key: asked[key] for key in ("chains", "warmup", "draws", "seed")},
             "status": record["status"],
             "error": record.get("error"),
@@ -189,7 +198,7 @@ class Display:
         """That a cell is done."""
         self.progress.update(self.task, completed=self.done)
         if self.wanted:
-            row = self.grid.row(name)
+            row = self.grid.row(name, {})
             went = f"{row['ess_per_second']:.3g} ESS/s, R-hat {row['r_hat']:.3f}" if "r_hat" in row else row["error"]
             line = f"{self.done}/{len(self.grid.records)} {name}: {row['status']}, {went}"
             self.progress.console.print(escape(line), highlight=False)
