@@ -188,15 +188,17 @@ def test_the_table_stands_beside_the_papers(tmp_path, monkeypatch):
     assert (tmp_path / "table-1.png").exists()
 
 
-def test_a_figure_against_noise_is_drawn_of_what_was_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("limit", "last"), [(0.1, "100"), (np.inf, "not converged")])
+def test_a_figure_against_noise_is_drawn_of_what_was_found(limit, last, tmp_path, monkeypatch):
     def found(cells, directory, **_):
         rows = [{**cell.options, **cell.labels, "is_hmc": "HMC" in cell.labels["line"]} for cell in cells]
         table = pd.DataFrame(rows).assign(status="finished", ess_per_second=100.0)
-        return table.assign(r_hat=1.0 + 0.2 * (table["is_hmc"] & (table["sigma"] < 0.1)))
+        is_bad = (table["sigma"] < limit) & (table["is_hmc"] | np.isinf(limit))
+        return table.assign(r_hat=1.0 + 0.2 * is_bad)
 
     monkeypatch.setattr("tightrope.reproduce.efficiency.sweep", found)
     told = []
     reproduce(Request("figure-4", tmp_path, told.append, QUICK))
-    assert told[0].endswith("1e-05: 100 1e-03: 100 1e+00: 100")
-    assert told[3].endswith("1e-05: not converged 1e-03: not converged 1e+00: 100")
+    assert told[0].endswith(f"1e-05: {last} 1e-03: {last} 1e+00: {last}")
+    assert told[3].endswith(f"1e-05: not converged 1e-03: not converged 1e+00: {last}")
     assert all((tmp_path / f"figure-4.{kind}").exists() for kind in ("csv", "png", "svg"))

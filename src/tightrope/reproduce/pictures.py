@@ -38,6 +38,8 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     right.axhline(MAX_R_HAT, color="grey", linewidth=0.8, linestyle=":")
     left.set(ylabel="min bulk ESS per second", title=f"× : R-hat above {MAX_R_HAT}, or no draws")
     right.set(ylabel="max R-hat", title="hollow: stopped by its time limit")
+    if not table["is_converged"].any():
+        left.set_ylim(0.1, 10)  # with nothing to show, there are no limits that have logarithms
     for axis in (left, right):
         axis.set(xscale="log", yscale="log", xlabel="noise scale")
         axis.spines[["top", "right"]].set_visible(False)
