@@ -25,7 +25,7 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
         rows, colour = table[table["line"] == line], plt.get_cmap("tab20")(2 * place % 20 + place // 10)
         style = "--" if "from the prior" in line else "-"
         good, in_time = rows[rows["is_converged"]], rows["status"] == "finished"
-        ess = medians.loc[line].dropna()
+        ess = medians.loc[line]  # a line breaks where there is none
         left.plot(ess.index, ess, style, color=colour, label=line)
         dots(left, good, in_time, "ess_per_second", colour)
         # No ESS is quoted of chains that do not agree, only that there is none.
@@ -43,6 +43,8 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     for axis in (left, right):
         axis.set(xscale="log", yscale="log", xlabel="noise scale")
         axis.spines[["top", "right"]].set_visible(False)
+    for set_formatter in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
+        set_formatter("{x:g}")
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
     plots.save(figure, stem)
 
