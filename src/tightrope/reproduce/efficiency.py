@@ -140,7 +140,7 @@ def table_1(request: Request) -> None:
     request.file(".md").write_text("\n".join([f"Min bulk ESS per second, by `{request.command}`.", "", *lines, ""]))
     for line in lines:
         request.say(line)
-    pictures.posteriors(found.unstack("line"), PRINTED, list(IN_TABLE), request.file(""))
+    pictures.posteriors(found.unstack("line")[list(methods)], PRINTED, list(IN_TABLE), request.file(""))
     request.left(".csv", ".md", ".png", ".svg")
 
 

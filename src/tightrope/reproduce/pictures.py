@@ -21,9 +21,10 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     """ESS per second and R-hat against the noise scale: a dot for each set of chains, lines through medians."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     lines = list(table["line"].unique())
+    methods = list(dict.fromkeys(line.split(", from the ")[0] for line in lines))
     for place, line in enumerate(lines):
-        rows, colour = table[table["line"] == line], plt.get_cmap("tab20")(2 * place % 20 + place // 10)
-        style = "--" if "from the prior" in line else "-"
+        rows, (method, *others) = table[table["line"] == line], line.split(", from the ")
+        colour, style = plt.get_cmap("tab10")(methods.index(method)), "--" if others else "-"
         good, in_time = rows[rows["is_converged"]], rows["status"] == "finished"
         ess = medians.loc[line]  # a line breaks where there is none
         left.plot(ess.index, ess, style, color=colour, label=line)
