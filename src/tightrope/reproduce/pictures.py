@@ -14,6 +14,7 @@ import xarray as xr
 from tightrope import plots
 
 MAX_R_HAT = 1.05  # of chains whose ESS means something
+ROW = 0.025  # of crosses, in heights of the axes
 FLOOR = -4.0  # where the posterior lies below the surface
 
 
@@ -31,7 +32,7 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
         dots(left, good, in_time, "ess_per_second", colour)
         # No ESS is quoted of chains that do not agree, only that there is none.
         bad = rows.loc[~rows["is_converged"], "sigma"]
-        height = np.full(len(bad), 0.02 + 0.025 * place)
+        height = np.full(len(bad), ROW * (place + 1))
         left.plot(bad, height, "x", color=colour, markersize=5, transform=left.get_xaxis_transform())
         r_hat = rows.groupby("sigma")["r_hat"].median()
         right.plot(r_hat.index, r_hat, style, color=colour)
@@ -44,6 +45,9 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     for axis in (left, right):
         axis.set(xscale="log", yscale="log", xlabel="noise scale")
         axis.spines[["top", "right"]].set_visible(False)
+    low, high = np.log(left.get_ylim())
+    share = ROW * (len(lines) + 2)
+    left.set_ylim(np.exp(low - (high - low) * share / (1 - share)))  # room for the crosses below all else
     for set_formatter in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         set_formatter("{x:g}")
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
