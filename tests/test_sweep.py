@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 import jax
@@ -20,6 +20,7 @@ import tightrope as tr
 from tightrope.cells import described, name_of, run_cell
 from tightrope.engines import packed, run_apart
 from tightrope.store import Store
+from tightrope.sweep import result_of
 
 QUICK_COMPILATION = True
 TIMED = ("compile_time", "warmup_time", "sampling_time", "ess_per_second")
@@ -238,7 +239,7 @@ def test_what_cannot_be_pickled_is_told(tmp_path):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """The address of a scheduler with two workers, all processes of their own."""
+    """The address and the process of a scheduler, which has two workers in processes of their own."""
     file = tmp_path / "scheduler.json"
     start = lambda *words: subprocess.Popen(
         [sys.executable, "-m", "distributed.cli." + words[0], *words[1:], "--scheduler-file", str(file)],
@@ -249,7 +250,7 @@ def cluster(tmp_path):
     processes = [start("dask_scheduler", "--port", "0", "--no-dashboard", "--host", "127.0.0.1")]
     await_that(file.exists)
     processes += [start("dask_worker", "--nthreads", "1", "--no-dashboard") for _ in range(2)]
-    yield json.loads(file.read_text())["address"]
+    yield json.loads(file.read_text())["address"], processes[0]
     for process in processes:
         process.terminate()
         process.wait(20)
@@ -258,7 +259,7 @@ def cluster(tmp_path):
 @pytest.mark.slow
 def test_workers_elsewhere_give_the_same(finished, cluster, tmp_path):
     directory, _, _ = finished
-    tr.sweep(swept.cells(tmp_path / "log"), tmp_path / "cells", engine="dask", scheduler=cluster, keep_draws=True)
+    tr.sweep(swept.cells(tmp_path / "log"), tmp_path / "cells", engine="dask", scheduler=cluster[0], keep_draws=True)
     assert records(tmp_path / "cells") == records(directory)
     pids = runs(tmp_path / "log")
     assert all(len(cell) == 1 for cell in pids.values()), pids
@@ -273,7 +274,7 @@ def test_workers_elsewhere_give_the_same(finished, cluster, tmp_path):
 @pytest.mark.parametrize("engine", ["local", "dask"])
 def test_a_sweep_that_was_stopped_goes_on(finished, engine, how, tmp_path, request):
     directory, _, _ = finished
-    address = [request.getfixturevalue("cluster")] if engine == "dask" else []
+    address = [request.getfixturevalue("cluster")[0]] if engine == "dask" else []
     cells, log = tmp_path / "cells", tmp_path / "log"
     sweeping = subprocess.Popen(
         [sys.executable, swept.__file__, str(cells), str(log), engine, *address],
@@ -299,6 +300,39 @@ def test_a_sweep_that_was_stopped_goes_on(finished, engine, how, tmp_path, reque
     for name in done:
         sigma = json.loads(name.read_text())["labels"]["sigma"]
         assert len(runs(log, sweeping.pid)[str(sigma)]) == 1, "a cell that was done has run twice"
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_gone_is_told(cluster, tmp_path):
+    (address, scheduler), log = cluster, tmp_path / "log"
+    sweeping = subprocess.Popen(
+        [sys.executable, swept.__file__, str(tmp_path / "cells"), str(log), "dask", address], stderr=subprocess.PIPE
+    )
+    await_that(lambda: log.exists() and any(runs(log, sweeping.pid).values()), 180)
+    scheduler.kill()
+    _, errors = sweeping.communicate(timeout=120)
+    assert sweeping.returncode == 1 and "SamplingError: the scheduler has given up cells" in errors.decode()
+    await_that(lambda: not any(is_alive(pid) for pids in runs(log, sweeping.pid).values() for pid in pids), 60)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (CancelledError(), "start the same sweep again"),
+        (OSError("no room"), "no cell can be run: OSError: no room"),
+    ],
+)
+def test_an_engine_that_fails_ends_the_sweep(error, sentence):
+    future = Future()
+    future.set_exception(error)
+    with pytest.raises(tr.SamplingError, match=sentence):
+        result_of(future)
+
+
+def test_a_cell_that_kills_workers_has_failed():
+    future, killed = Future(), type("KilledWorker", (Exception,), {})
+    future.set_exception(killed("three of them"))
+    assert result_of(future).record == {"status": "failed", "error": "KilledWorker: three of them"}
 
 
 def test_a_process_that_is_not_wanted_ends(tmp_path):

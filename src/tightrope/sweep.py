@@ -149,27 +149,30 @@ class Grid:
         }
 
 
-def gather(futures: Mapping[Future[Result], str], grid: Grid, display: Display, time_limit: float | None) -> None:
-    """Keep results as they come, until there are no more or time is up."""
+def gather(pending: dict[Future[Result], str], grid: Grid, display: Display, time_limit: float | None) -> None:
+    """Keep results as they come, and none of them in memory, until there are no more or time is up."""
     deadline = time.monotonic() + (float("inf") if time_limit is None else time_limit)
-    pending = set(futures)
     while pending and time.monotonic() < deadline:
-        done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+        done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
         for future in done:
-            try:
-                result = future.result()
-            except CancelledError:
-                raise SamplingError(
-                    "the scheduler has given up cells that were not done, or is gone: the others are kept, so start "
-                    "the same sweep again."
-                ) from None
-            except Exception as error:
-                # What a cell does wrong is in its record; this is the engine's, unless the cell has killed workers.
-                if type(error).__name__ != "KilledWorker":
-                    raise SamplingError(f"no cell can be run: {sentence(error)}") from error
-                result = Result({"status": FAILED, "error": sentence(error)}, None)
-            grid.keep(futures[future], result)
-            display.tell(futures[future])
+            name = pending.pop(future)
+            grid.keep(name, result_of(future))
+            display.tell(name)
+
+
+def result_of(future: Future[Result]) -> Result:
+    """What a cell has come to; what it does wrong is in its record, so an error is the engine's."""
+    try:
+        return future.result()
+    except CancelledError:
+        raise SamplingError(
+            "the scheduler has given up cells that were not done, or is gone: the others are kept, so start the same "
+            "sweep again."
+        ) from None
+    except Exception as error:
+        if type(error).__name__ == "KilledWorker":  # several workers have died of it
+            return Result({"status": FAILED, "error": sentence(error)}, None)
+        raise SamplingError(f"no cell can be run: {sentence(error)}") from error
 
 
 class Display:
