@@ -36,6 +36,7 @@ from tightrope.methods import (  # noqa: E402
     XifaraMALA,
 )
 from tightrope.models import Model  # noqa: E402
+from tightrope.report import report  # noqa: E402
 from tightrope.results import predict, prior  # noqa: E402
 from tightrope.sampling import extend, load, resume, sample, status  # noqa: E402
 from tightrope.state_space import StateSpaceModel  # noqa: E402
@@ -70,6 +71,7 @@ __all__ = [
     "load",
     "predict",
     "prior",
+    "report",
     "resume",
     "sample",
     "status",

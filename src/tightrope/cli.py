@@ -22,6 +22,8 @@ from tightrope import reproduce as targets
 from tightrope.diagnostics import SamplingWarning, findings, performance, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
+from tightrope.models import Model
+from tightrope.report import report as write_report
 from tightrope.results import NoDraws
 from tightrope.sampling import sample
 from tightrope.store import Store, StoreError
@@ -140,7 +142,7 @@ def run(
     warmup: Annotated[int, typer.Option(help="Warm-up iterations of each chain.")] = 1000,
     draws: Annotated[int, typer.Option(help="Draws of each chain.")] = 1000,
     seed: Annotated[int, typer.Option(help="The same seed gives the same draws.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for draws as they come, a summary, a picture.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for draws as they come, a summary, a report.")] = None,
 ) -> None:
     """Sample a posterior, print a summary, and keep the draws if --out is given."""
     given = {
@@ -155,7 +157,7 @@ def run(
     with warnings.catch_warnings(), resumable(out):
         warnings.simplefilter("ignore", SamplingWarning)
         trace = sample(posterior, draws, warmup, chains, seed, method=chosen, init=init, store=out)
-    finish(trace, out)
+    finish(trace, out, posterior)
 
 
 @app.command()
@@ -189,6 +191,15 @@ def status(directory: Annotated[Path, typer.Argument(help="What --out was.")]) -
         console.print(f"[yellow]Warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
 
 
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="What --out was.")],
+    out: Annotated[Path | None, typer.Option(help="The file, by default report.html beside the draws.")] = None,
+) -> None:
+    """Write a page with pictures about a run, also while it goes on."""
+    console.print(f"Left {write_report(directory, out)}", highlight=False, soft_wrap=True)
+
+
 @contextlib.contextmanager
 def resumable(directory: Path | None) -> Iterator[None]:
     """Say how to go on, where a run is stopped."""
@@ -207,7 +218,7 @@ class Stopped(RuntimeError):
         super().__init__(f"stopped; all is saved. Go on with: tightrope resume {directory}")
 
 
-def finish(trace: xr.DataTree, out: Path | None) -> None:
+def finish(trace: xr.DataTree, out: Path | None, model: Model | None = None) -> None:
     """Print what a run found, and leave it beside the draws."""
     text = show_summary(trace)
     for finding in findings(trace):
@@ -219,7 +230,9 @@ def finish(trace: xr.DataTree, out: Path | None) -> None:
         trace.to_netcdf(out / "trace.nc", engine="h5netcdf")
         (out / "summary.txt").write_text(text)
         plots.overview(trace, out / "overview.png")
-    console.print(f"Left trace.nc, summary.txt and overview.png in {out}/", highlight=False, soft_wrap=True)
+    write_report(out, model=model)
+    left = f"Left trace.nc, summary.txt, overview.png and report.html in {out}/"
+    console.print(left, highlight=False, soft_wrap=True)
     if sampling.status(out)["stage"] != "finished":
         raise Stopped(out)
 

@@ -32,9 +32,13 @@ def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFr
     return pd.concat(tables).astype(float)
 
 
-def performance(trace: xr.DataTree) -> dict[str, float]:
-    """How a run went, in a few figures: the worst quantity's R-hat and bulk ESS, and what they cost."""
-    table, stats = summary(trace), trace.children["sample_stats"].dataset
+def performance(trace: xr.DataTree, table: pd.DataFrame | None = None) -> dict[str, float]:
+    """How a run went, in a few figures: the worst quantity's R-hat and bulk ESS, and what they cost.
+
+    A summary that is at hand need not be made again.
+    """
+    table = summary(trace) if table is None else table
+    stats = trace.children["sample_stats"].dataset
     times, steps = trace.children["posterior"].attrs, int(stats["n_steps"].sum())
     ess, seconds = float(table["ess_bulk"].min()), float(times["sampling_time"])
     return {
@@ -54,7 +58,7 @@ def performance(trace: xr.DataTree) -> dict[str, float]:
     }
 
 
-def findings(trace: xr.DataTree) -> list[str]:
+def findings(trace: xr.DataTree, table: pd.DataFrame | None = None) -> list[str]:
     """What went wrong, how often, and what to try."""
     if "posterior" not in trace.children:
         return []
@@ -93,7 +97,7 @@ def findings(trace: xr.DataTree) -> list[str]:
         ]
     if num_draws < 8:
         return found
-    table = summary(trace)
+    table = summary(trace) if table is None else table
     r_hat = table["r_hat"].dropna()
     if num_chains > 1 and len(r_hat) and r_hat.max() > MAX_R_HAT:
         found.append(
