@@ -165,7 +165,8 @@ def test_command_line(tmp_path):
     result = command("run", "toy", "--sigma", "1e-3", "--draws", "50", "--warmup", "50", "--out", str(out))
     assert result.returncode == 0, result.stderr
     assert "theta[0]" in result.stdout and "max R-hat" in result.stdout
-    assert {"trace.nc", "summary.txt", "overview.png", "draws.zarr"} <= {path.name for path in out.iterdir()}
+    left = {"trace.nc", "summary.txt", "overview.png", "report.html", "draws.zarr"}
+    assert left <= {path.name for path in out.iterdir()}
     assert "theta[1]" in (out / "summary.txt").read_text()
     with xr.open_datatree(out / "trace.nc", engine="h5netcdf") as trace:
         assert trace.posterior["theta"].shape == (4, 50, 2)

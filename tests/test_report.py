@@ -186,6 +186,7 @@ def test_an_unfinished_run_says_so(runs, tmp_path):
     assert result.exit_code == 0 and str(tmp_path / "run" / "report.html") in result.output.replace("\n", "")
     page = Reader((tmp_path / "run" / "report.html").read_text())
     assert "Unfinished" in page.headings[1] and "Estimates" in page.headings
+    assert any(text.startswith("So far: not converged.") for text in page.texts)
     assert any("180 of 560 iterations" in text and "tightrope resume" in text for text in page.texts)
 
 
@@ -252,6 +253,13 @@ def test_a_page_is_always_the_same_and_stands_alone(runs, tmp_path):
 def test_what_is_no_run_is_refused(run, message):
     with pytest.raises(tr.InputError, match=message):
         tr.report(run)
+
+
+def test_a_trace_of_others_is_refused(runs, tmp_path):
+    trace = flawless(tr.load(runs / "rwm"))
+    del trace.posterior.attrs["sampling_time"], trace.sample_stats["energy"]
+    with pytest.raises(tr.InputError, match=r"lacks .*sampling_time.*energy"):
+        tr.report(trace, tmp_path / "r.html")
 
 
 def test_a_place_that_cannot_be_written_is_told(runs, tmp_path):
@@ -333,9 +341,9 @@ def test_a_browser_shows_all_of_it(runs, tmp_path):
             assert page.evaluate(scrolls) == (width == 375)
             colour = "getComputedStyle(document.querySelector('svg text')).fill"
             seen[scheme] = page.evaluate(colour), page.evaluate("getComputedStyle(document.body).backgroundColor")
-        page.call("Emulation.setEmulatedMedia", media="print", features=[])
-        assert (page.evaluate(colour), page.evaluate("getComputedStyle(document.body).backgroundColor")) == seen[
-            "light"
-        ]
+        page.show(path, 718, scheme="dark")  # the width of a sheet of paper
+        page.call("Emulation.setEmulatedMedia", media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") == 718
+        assert page.evaluate(colour) == seen["light"][0]
     brightness = {scheme: [sum(map(int, c[4:-1].split(","))) for c in colours] for scheme, colours in seen.items()}
     assert brightness["light"][0] + 300 < brightness["light"][1] and brightness["dark"][0] > brightness["dark"][1] + 300

@@ -18,9 +18,10 @@ from tightrope.models import Model
 from tightrope.plots import scalars
 from tightrope.results import GROUPS, NoDraws, predict
 from tightrope.store import Store
-from tightrope.types import InputError
+from tightrope.types import Info, InputError
 
 MAX_PREDICTIONS = 400  # draws that predictions are made of
+TIMES = ("compile_time", "warmup_time", "sampling_time")
 MODEL_UNKNOWN = "Predictions need the model: `tr.report(..., model=model)`."
 
 
@@ -142,15 +143,18 @@ def of_trace(trace: xr.DataTree, model: Model | None) -> Account:
     for name in ("posterior", "sample_stats"):
         if name not in trace.children:
             raise InputError(f"the trace has no group {name}: a report needs draws as tr.sample returns them.")
-    attributes = trace.children["posterior"].attrs
+    attributes, stats = trace.children["posterior"].attrs, trace.children["sample_stats"].dataset
+    missing = [name for name in TIMES if name not in attributes] + [name for name in Info._fields if name not in stats]
+    if missing:
+        raise InputError(f"the trace lacks {missing}: a report needs draws as tr.sample returns them.")
     record = {
         "model": {"name": attributes.get("model", "model")},
         "method": {"name": attributes.get("method", "unknown"), "options": {}},
         "options": {name: attributes[name] for name in ("seed",) if name in attributes},
         "versions": {"tightrope": attributes.get("tightrope_version", "unknown")},
     }
-    warmup = trace.children.get("warmup_sample_stats", trace.children["sample_stats"].isel(draw=slice(0)))
-    sizes = warmup.dataset["step_size"].values
+    warmup = trace.children.get("warmup_sample_stats")
+    sizes = (stats.isel(draw=slice(0)) if warmup is None else warmup.dataset)["step_size"].values
     return Account(trace, record, {}, None, sizes, model, model is not None, summary(trace))
 
 
@@ -164,7 +168,8 @@ def of_directory(store: Store, given: Model | None) -> Account:
     except NoDraws:
         trace = xr.DataTree()
     table = summary(trace) if "posterior" in trace.children else pd.DataFrame()
-    status, sizes = sampling.status(store.path), warmup_step_sizes(store)
+    status = sampling.status(store.path) | {"updated": store.status().get("updated")}
+    sizes = warmup_step_sizes(store)
     return Account(trace, record, status, store.path, sizes, model, given is not None, table)
 
 

@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import AutoLocator, LogLocator, MaxNLocator, NullFormatter
 
 WIDTH, HEIGHT = (
     3.3,
@@ -62,7 +62,7 @@ def picture(description: str, draw: Draw) -> str:
         figure.set_size_inches(WIDTH, height)
         axis.set_position((0.15, below / height, 0.81, HEIGHT / height))
         for ruler in (axis.xaxis, axis.yaxis):
-            if ruler.get_scale() == "linear" and isinstance(ruler.get_major_locator(), matplotlib.ticker.AutoLocator):
+            if isinstance(ruler.get_major_locator(), AutoLocator):
                 ruler.set_major_locator(MaxNLocator(5 if ruler is axis.xaxis else 4))
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -228,7 +228,12 @@ def step_sizes(sizes: np.ndarray, num_warmup: int) -> Draw:
             axis.plot(place, own[place], color=chain_colour(chain), linewidth=0.7)
         if num_warmup:
             axis.axvline(num_warmup, color=FAINT, linestyle=(0, (4, 3)), linewidth=0.7)
-        axis.set(yscale="log", xlabel="iteration")
+        if sizes.max() > 5 * sizes.min():
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_xlabel("iteration")
         axis.margins(x=0)
 
     return draw

@@ -66,18 +66,24 @@ def verdict(account: Account) -> str:
 
 def judgement(account: Account) -> tuple[str, str, list[str]]:
     """The verdict: in a word, how good, and in sentences."""
+    if not account.has_draws:
+        return "Unfinished", "fair", [progress(account), "There are no draws yet."]
+    word, kind, reason = convergence(account)
     if not account.is_finished:
-        return "Unfinished", "fair", [progress(account), "" if account.has_draws else "There are no draws yet."]
-    if account.is_converged:
-        table = account.table
-        chains = "" if account.stats.sizes["chain"] == 1 else f"R-hat is at most {table['r_hat'].max():.3f}, and "
-        least = table[["ess_bulk", "ess_tail"]].min().min()
-        text = f"{chains}every quantity has at least {least:.0f} effective draws, in bulk and in tails."
-        text = text[0].upper() + text[1:]
-        return ("Converged, with reservations", "fair", [text]) if account.findings() else ("Converged", "good", [text])
-    few = account.stats.sizes["draw"] < 8
-    reason = "There are too few draws to tell." if few else "Do not rely on these estimates yet."
-    return "Not converged", "poor", [reason]
+        return "Unfinished", "fair", [progress(account), f"So far: {word.lower()}. {reason}"]
+    return word, kind, [reason]
+
+
+def convergence(account: Account) -> tuple[str, str, str]:
+    """What to make of the draws there are: in a word, how good, and why."""
+    num_chains, num_draws = account.stats["lp"].shape
+    if not account.is_converged:
+        few = "There are too few draws to tell."
+        return "Not converged", "poor", few if num_draws < 8 else "Do not rely on these estimates yet."
+    least = account.table[["ess_bulk", "ess_tail"]].min().min()
+    reason = f"Every quantity has at least {least:.0f} effective draws, in bulk and in tails"
+    reason += "." if num_chains == 1 else f", and R-hat is at most {account.table['r_hat'].max():.3f}."
+    return ("Converged, with reservations", "fair", reason) if account.findings() else ("Converged", "good", reason)
 
 
 def progress(account: Account) -> str:
@@ -335,9 +341,8 @@ def what_was_run(account: Account) -> str:
             facts["choice"] = f"{attributes['method']}: {attributes['choice']}"
     facts["options"] = in_words({**record["options"], "init": record.get("init")})
     facts["versions"] = in_words(record["versions"])
-    if account.status.get("age") is not None:
-        saved = time.gmtime(time.time() - account.status["age"])
-        facts["last saved"] = time.strftime("%Y-%m-%d %H:%M UTC", saved)
+    if updated := account.status.get("updated"):
+        facts["last saved"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(updated))
     if account.directory is not None:
         facts["folder"] = f"`{account.directory}`"
     pages = account.model.documentation.split("\n\n") if account.model else []
