@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 import tightrope as tr
 from tightrope import cli, results
 from tightrope.kernel import Draw
-from tightrope.report import pictures, sections
+from tightrope.report import html, pictures, sections
+from tightrope.report.predictions import Series, share_covered
 from tightrope.results import NoDraws
 from tightrope.types import Info
 
@@ -131,7 +132,7 @@ def test_a_report_tells_what_the_trace_says(runs, tmp_path):
     told = " ".join(page.texts)
     for fact in ("seed 3", "target_accept 0.8", "warmup 60", f"tightrope {tr.__version__}", "data: 3"):
         assert fact in told
-    assert page.row("sampling", 3)[0] == sections.duration(trace.posterior.attrs["sampling_time"])
+    assert page.row("sampling", 3)[0] == html.duration(trace.posterior.attrs["sampling_time"])
     kinds = (
         "Histograms of s,",
         "Chains of s",
@@ -306,7 +307,7 @@ def test_ranks_of_chains_apart_are_apart():
 def test_intervals_cover_what_they_should():
     y = np.append((np.arange(1000) + 0.5) / 1000, np.nan)  # a missing datum counts for nothing
     draws = np.repeat(np.linspace(0, 1, 2001)[:, None], len(y), axis=1)
-    assert sections.share_covered(y, draws, 0.9) == pytest.approx(0.9)
+    assert share_covered([Series("", np.arange(len(y)), y, draws)], 0.9) == pytest.approx(0.9)
     bars = drawn(pictures.intervals(np.arange(3), draws[:, :3], y[:3])).collections
     assert np.allclose(bars[0].get_segments()[0][:, 1], [0.05, 0.95])
     assert np.allclose(bars[1].get_segments()[0][:, 1], [0.25, 0.75])

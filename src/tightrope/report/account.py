@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -16,13 +15,11 @@ from tightrope.diagnostics import MAX_R_HAT, MIN_ESS_PER_CHAIN, findings, perfor
 from tightrope.kernel import Draw
 from tightrope.models import Model
 from tightrope.plots import scalars
-from tightrope.results import GROUPS, NoDraws, predict
+from tightrope.results import NoDraws
 from tightrope.store import Store
 from tightrope.types import Info, InputError
 
-MAX_PREDICTIONS = 400  # draws that predictions are made of
 TIMES = ("compile_time", "warmup_time", "sampling_time")
-MODEL_UNKNOWN = "Predictions need the model: `tr.report(..., model=model)`."
 
 
 class Account(NamedTuple):
@@ -76,58 +73,11 @@ class Account(NamedTuple):
     def most_telling(self, limit: int) -> list[str]:
         """Rows of the summary worth a look: of each quantity the part that mixes worst, then the next worst."""
         worst = list(self.table.sort_values("ess_bulk", na_position="last").index)
-        of_each = {label.partition("[")[0]: label for label in reversed(worst)}
-        first = [label for label in worst if label in of_each.values()]
-        chosen = [*first, *(label for label in worst if label not in first)][:limit]
+        of_each: dict[str, str] = {}
+        for label in worst:
+            of_each.setdefault(label.partition("[")[0], label)
+        chosen = set(list(dict.fromkeys([*of_each.values(), *worst]))[:limit])
         return [label for label in self.table.index if label in chosen]
-
-    def predictions(self) -> tuple[xr.DataTree | None, str]:
-        """The data and predictions of some of the draws, in groups; or else why there are none."""
-        if self.model is None:
-            return None, MODEL_UNKNOWN
-        every = -(-self.stats["lp"].size // MAX_PREDICTIONS)
-        some = {
-            name: xr.DataTree(group.to_dataset().isel(draw=slice(None, None, every)))
-            for name, group in self.trace.children.items()
-            if name in GROUPS
-        }
-        if not has_coordinates(self.model, self.trace):
-            return self.refused(self.model)
-        try:
-            predicted = predict(self.model, xr.DataTree(children=some))
-        except InputError as error:
-            return None, f"No predictions: {error}"
-        return (predicted, "") if has_densities(self.model, predicted) else self.refused(self.model)
-
-    def refused(self, model: Model) -> tuple[None, str]:
-        """A mistake of the caller, or of ours."""
-        reason = f'model: these draws are of another one than "{model.name}", which has other parameters or densities.'
-        if self.is_model_given:
-            raise InputError(reason)
-        return None, f"No predictions: {reason}"
-
-
-def first_draw(trace: xr.DataTree) -> xr.Dataset | None:
-    """The coordinates u of one draw, by parameter, if the trace has them."""
-    group = trace.children.get("unconstrained_posterior")
-    return None if group is None else group.dataset.isel(chain=0, draw=0)
-
-
-def has_coordinates(model: Model, trace: xr.DataTree) -> bool:
-    """Whether a draw has as many coordinates of each parameter as the model."""
-    draw = first_draw(trace)
-    return draw is None or {name: part.size for name, part in draw.items()} == model.parameters.sizes
-
-
-def has_densities(model: Model, trace: xr.DataTree) -> bool:
-    """Whether prior and likelihood of a draw make up the log density that was noted when it was made."""
-    draw, first = first_draw(trace), {"chain": 0, "draw": 0}
-    if draw is None:
-        return True
-    u = np.concatenate([draw[name].values.ravel() for name in model.parameters.names])
-    likelihood = sum(np.nansum(x.isel(first)) for x in trace.children["log_likelihood"].data_vars.values())
-    lp = trace.children["sample_stats"]["lp"].isel(first)
-    return bool(np.isclose(likelihood - jax.jit(model.parameters.energy)(u), lp, rtol=1e-4, atol=1e-2))
 
 
 def account_of(run: xr.DataTree | Path | str, model: Model | None) -> Account:

@@ -1,7 +1,8 @@
-"""Pieces of a page: sections, tables, figures, and the page itself."""
+"""Pieces of a page: numbers, tables, figures, sections, and the page itself."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -54,6 +55,19 @@ def figures(found: Iterable[tuple[str, str]], kind: str = "") -> str:
     """Pictures side by side where there is room, each with its title."""
     each = "".join(f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>" for title, svg in found)
     return f'<div class="{f"figures {kind}".strip()}">{each}</div>'
+
+
+def number(value: float, form: str) -> str:
+    """A number, or a dash for none; large ones in full."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else format(value, form)
+
+
+def duration(seconds: float) -> str:
+    if seconds >= 120:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.1g} s"
 
 
 def section(title: str, *content: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import arviz_stats
@@ -15,14 +15,15 @@ from scipy.stats import rankdata
 
 from tightrope.report import pictures
 from tightrope.report.account import Account
-from tightrope.report.html import coded, figures, items, pairs, paragraph, section, table
+from tightrope.report.html import coded, duration, figures, items, number, pairs, paragraph, section, table
 from tightrope.report.pictures import picture
+from tightrope.report.predictions import predictions
+from tightrope.report.verdict import verdict
 from tightrope.types import FAILURES
 
 MAX_ROWS = 40  # of the summary
 MAX_QUANTITIES = 6  # whose chains are drawn
 MAX_PAIRS = 6
-MAX_SERIES = 6  # of data
 MAX_CORRELATED = 300  # quantities among which pairs are sought
 
 
@@ -32,7 +33,8 @@ def everything(account: Account) -> str:
     if account.has_draws:
         body += [estimates(account), chains(account), correlations(account), predictions(account)]
         body += [sampler(account), timing(account)]
-    return f"{header(account)}<main>{''.join(body)}{what_was_run(account)}</main>{footer(account)}"
+    foot = f"<footer><p>Written by Tightrope {version('tightrope')}.</p></footer>"
+    return f"{header(account)}<main>{''.join(body)}{what_was_run(account)}</main>{foot}"
 
 
 def header(account: Account) -> str:
@@ -46,82 +48,6 @@ def header(account: Account) -> str:
         facts.append(f"seed {record['options']['seed']}")
     name = coded(record["model"]["name"])
     return f"<header><p>Tightrope report</p><h1>{name}</h1><p>{coded(' · '.join(facts))}</p></header>"
-
-
-def footer(account: Account) -> str:
-    return f"<footer><p>Written by Tightrope {account.record['versions']['tightrope']}.</p></footer>"
-
-
-def verdict(account: Account) -> str:
-    """Whether the draws can be relied on, and why."""
-    title, kind, texts = judgement(account)
-    mark = {"good": "✓", "fair": "!", "poor": "✗"}[kind]
-    content = "".join(paragraph(text) for text in texts)
-    if account.has_draws:
-        content += items(finding[0].upper() + finding[1:] for finding in account.findings())
-    heading = f'<h2 id="verdict"><span class="mark" aria-hidden="true">{mark}</span>{title}</h2>'
-    tiles = highlights(account) if account.has_draws else ""
-    return f'<section class="verdict {kind}" aria-labelledby="verdict">{heading}{content}</section>{tiles}'
-
-
-def judgement(account: Account) -> tuple[str, str, list[str]]:
-    """The verdict: in a word, how good, and in sentences."""
-    if not account.has_draws:
-        return "Unfinished", "fair", [progress(account), "There are no draws yet."]
-    word, kind, reason = convergence(account)
-    if not account.is_finished:
-        return "Unfinished", "fair", [progress(account), f"So far: {word.lower()}. {reason}"]
-    return word, kind, [reason]
-
-
-def convergence(account: Account) -> tuple[str, str, str]:
-    """What to make of the draws there are: in a word, how good, and why."""
-    num_chains, num_draws = account.stats["lp"].shape
-    if not account.is_converged:
-        few = "There are too few draws to tell."
-        return "Not converged", "poor", few if num_draws < 8 else "Do not rely on these estimates yet."
-    least = account.table[["ess_bulk", "ess_tail"]].min().min()
-    reason = f"Every quantity has at least {least:.0f} effective draws, in bulk and in tails"
-    reason += "." if num_chains == 1 else f", and R-hat is at most {account.table['r_hat'].max():.3f}."
-    return ("Converged, with reservations", "fair", reason) if account.findings() else ("Converged", "good", reason)
-
-
-def progress(account: Account) -> str:
-    """How far a run is, and how to go on."""
-    status = account.status
-    done = f"The slowest chain has made {min(status['iterations'])} of {status['total']} iterations, warm-up included"
-    if status["is_running"]:
-        return f"{done}; the run goes on: make the report again later."
-    return f"{done}, and the run was stopped. Go on with `tightrope resume {account.directory}`."
-
-
-def highlights(account: Account) -> str:
-    """The figures to see first."""
-    figures = account.performance()
-    return pairs(
-        {
-            "max R-hat": number(figures["r_hat"], ".3f"),
-            "min bulk ESS": number(figures["ess"], ".0f"),
-            "ESS a second": number(figures["ess_per_second"], ".3g"),
-            "acceptance": f"{figures['acceptance']:.2f}",
-            "steps a draw": f"{figures['steps_per_draw']:.1f}",
-            "time sampling": duration(figures["sampling_time"]),
-        },
-        "tiles",
-    )
-
-
-def number(value: float, form: str) -> str:
-    """A number, or a dash for none; large ones in full."""
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else format(value, form)
-
-
-def duration(seconds: float) -> str:
-    if seconds >= 120:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.1g} s"
 
 
 def estimates(account: Account) -> str:
@@ -163,16 +89,11 @@ def chains(account: Account) -> str:
         values = draws[label]
         row = account.table.loc[label]
         facts = f"R-hat {number(row['r_hat'], '.3f')}, bulk ESS {number(row['ess_bulk'], '.0f')}"
+        path, rank = f"{label} from draw to draw", f"ranks of {label}"
         found += [
             (label, picture(f"Histograms of {label}, one for each chain", pictures.marginals(values))),
-            (
-                f"{label} from draw to draw",
-                picture(f"Chains of {label} from draw to draw: {facts}", pictures.paths(values)),
-            ),
-            (
-                f"ranks of {label}",
-                picture(f"Ranks of each chain's {label} among all draws: {facts}", pictures.ranks(values)),
-            ),
+            (path, picture(f"Chains of {label} from draw to draw: {facts}", pictures.paths(values))),
+            (rank, picture(f"Ranks of each chain's {label} among all draws: {facts}", pictures.ranks(values))),
         ]
     note = "One colour a chain. Chains that agree have the same histograms, and ranks near the dashed line."
     if len(labels) < len(account.table):
@@ -197,68 +118,8 @@ def correlations(account: Account) -> str:
         found.append((title, picture(f"Draws of {title}, rank correlation {size:.2f}", drawn)))
     note = "ρ is the rank correlation."
     if len(every) > MAX_PAIRS:
-        note = f"The {MAX_PAIRS} of {len(every)} pairs with the largest rank correlation ρ."
+        note = f"The {MAX_PAIRS} pairs of {len(varying)} quantities with the largest rank correlation ρ."
     return section("Pairs", paragraph(note), figures(found))
-
-
-def predictions(account: Account) -> str:
-    """What the model would predict, beside what was seen."""
-    predicted, reason = account.predictions()
-    if predicted is None:
-        return section("Predictions", paragraph(reason))
-    simulated = predicted.children["posterior_predictive"].dataset
-    series = [
-        (name, *one)
-        for name, y in account.trace.children["observed_data"].data_vars.items()
-        for one in cut(y, simulated[name])
-    ]
-    found = []
-    for name, entry, place, y, draws in series[:MAX_SERIES]:
-        title = f"{name}{entry}"
-        if len(y) == 1:
-            alone = pictures.histogram(draws[:, 0], y[0])
-            found.append((title, picture(f"Histogram of predictions of {title}, and the datum", alone)))
-            continue
-        middle = np.median(draws, axis=0)
-        drawn = pictures.intervals(place, draws, y)
-        left = pictures.intervals(place, draws - middle, y - middle)
-        found += [
-            (title, picture(f"Intervals of predictions of {title}, and the data", drawn)),
-            (f"{title}, less the median", picture(f"Data {title} less the median of their predictions", left)),
-        ]
-    y, draws = np.concatenate([s[3] for s in series]), np.concatenate([s[4] for s in series], axis=1)
-    note = "Histograms are of new data that the posterior predicts, and lines are the data."
-    if any(len(s[3]) > 1 for s in series):
-        covered = [share_covered(y, draws, level) for level in (0.5, 0.9)]
-        note = (
-            "Dots are the data. The colour is strong over the central 50 % and faint over the central 90 % of new data "
-            f"that the posterior predicts: there lie {covered[0]:.0%} and {covered[1]:.0%} of the data, "
-            f"{np.isfinite(y).sum()} in all."
-        )
-    if len(series) > MAX_SERIES:
-        note += f" Shown are {MAX_SERIES} of {len(series)} series."
-    return section("Predictions", paragraph(note), figures(found, "wide"))
-
-
-def share_covered(y: np.ndarray, draws: np.ndarray, level: float) -> float:
-    """Of the data, the share within the central interval of their predictions."""
-    low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2), axis=0)
-    seen = np.isfinite(y)
-    return float(((low <= y) & (y <= high))[seen].mean())
-
-
-def cut(y: xr.DataArray, predicted: xr.DataArray) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-    """A block of data as series along its first axis: their entry in the others, places, data, and predictions."""
-    first, others = y.dims[:1], y.dims[1:]
-    place = np.arange(y.size) if not first else y[first[0]].values
-    if not np.issubdtype(place.dtype, np.number):
-        place = np.arange(len(place))
-    draws = predicted.transpose("chain", "draw", *y.dims).values.reshape(-1, len(place), y.size // len(place))
-    values = y.values.reshape(len(place), -1)
-    labels = itertools.product(*(y[dim].values for dim in others))
-    for column, label in enumerate(labels):
-        entry = f"[{', '.join(map(str, label))}]" if label else ""
-        yield entry, place, values[:, column], draws[:, :, column]
 
 
 def sampler(account: Account) -> str:
@@ -314,16 +175,15 @@ def by_chain(account: Account) -> str:
 
 def timing(account: Account) -> str:
     """Where the seconds went."""
-    attributes, figures = account.posterior.attrs, account.performance()
-    parts = {"compiling": figures["compile_time"], "warm-up": figures["warmup_time"]}
-    parts["sampling"] = figures["sampling_time"]
+    attributes, found = account.posterior.attrs, account.performance()
+    parts = {"compiling": found["compile_time"], "warm-up": found["warmup_time"], "sampling": found["sampling_time"]}
     if "choice_time" in attributes:
         parts["the other sampler"] = float(attributes["choice_time"])
     total = sum(parts.values())
     steps = int(account.stats["n_steps"].sum())
     bar = "".join(f'<span style="flex-grow:{seconds / total:.4f}"></span>' for seconds in parts.values())
     rows = [[name, duration(seconds), f"{seconds / total:.0%}"] for name, seconds in parts.items()]
-    a_second = lambda count: number(count / figures["sampling_time"], ".3g")
+    a_second = lambda count: number(count / found["sampling_time"], ".3g")
     rate = f"{a_second(steps)} integrator steps and {a_second(account.stats['lp'].size)} draws a second, in all chains."
     bar = f'<div class="bar" aria-hidden="true">{bar}</div>'
     return section("Time", bar, table("Wall clock", ["", "time", "share"], rows), paragraph(rate))
