@@ -297,6 +297,13 @@ def drawn(draw):
     return axis
 
 
+def test_crosses_are_where_trajectories_diverged():
+    x, y = np.random.default_rng(0).normal(size=(2, 2, 50))
+    dots, crosses = drawn(pictures.scatter(x, y, np.arange(100) % 40 == 7, 0.0)).lines
+    assert np.all(dots.get_xydata() == np.stack([x.ravel(), y.ravel()], axis=1))
+    assert np.all(crosses.get_xydata() == dots.get_xydata()[[7, 47, 87]])
+
+
 def test_ranks_of_chains_apart_are_apart():
     values = np.random.default_rng(0).normal([[-9.0], [9.0]], size=(2, 200))
     first, second = (patch.get_data().values for patch in drawn(pictures.ranks(values)).patches)

@@ -163,9 +163,7 @@ def scatter(x: np.ndarray, y: np.ndarray, is_diverging: np.ndarray, correlation:
         kept = np.arange(0, x.size, every)
         axis.plot(x.ravel()[kept], y.ravel()[kept], ".", color=COLOURS["chain-0"], markersize=2.4, alpha=0.7, mew=0)
         lost = np.flatnonzero(is_diverging)[:MAX_POINTS]
-        axis.plot(x.ravel()[lost], y.ravel()[lost], "x", color=COLOURS["chain-1"], markersize=4, label="diverged")
-        if len(lost):
-            axis.legend(loc="best")
+        axis.plot(x.ravel()[lost], y.ravel()[lost], "x", color=COLOURS["chain-1"], markersize=4)
         axis.set_xlabel(f"ρ = {correlation:.2f}".replace("-", "\N{MINUS SIGN}"))
 
     return draw

@@ -119,6 +119,8 @@ def correlations(account: Account) -> str:
     note = "ρ is the rank correlation."
     if len(every) > MAX_PAIRS:
         note = f"The {MAX_PAIRS} pairs of {len(varying)} quantities with the largest rank correlation ρ."
+    if account.stats["diverging"].any():
+        note += " Crosses are where trajectories diverged."
     return section("Pairs", paragraph(note), figures(found))
 
 
