@@ -21,7 +21,7 @@ from tightrope import zoo  # noqa: E402
 from tightrope.cells import Cell  # noqa: E402
 from tightrope.compilation import keep_programs  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
-from tightrope.importers import from_numpyro  # noqa: E402
+from tightrope.importers import external, from_numpyro  # noqa: E402
 from tightrope.methods import (  # noqa: E402
     HMC,
     MALA,
@@ -69,6 +69,7 @@ __all__ = [
     "StoreError",
     "XifaraMALA",
     "extend",
+    "external",
     "from_numpyro",
     "load",
     "predict",

@@ -14,6 +14,7 @@ from jax import lax
 
 from tightrope.frames import FRAMES, choose_frame
 from tightrope.models import Conditioned, Model
+from tightrope.systems import cheap_force
 from tightrope.types import Array, InputError, Lift, select
 
 NUM_DRAWS = 1000  # prior draws to choose from
@@ -80,8 +81,10 @@ def refine(model: Conditioned, u: Array, key: Array) -> Array:
         v, root = fit.u, jnp.sqrt(1 + fit.damping)
         lift, log_scale_gradient, tangent_space = frame.linearise(Scaled(model, 1 / root), v)
         along_u = v - u + scale_weight * log_scale_gradient
-        if not is_tall:
+        if not is_tall and model.has_second_derivatives:
             along_u += frame.linearise(model, v)[2].log_volume_gradient(model, v)
+        elif not is_tall:
+            along_u += cheap_force(model).log_volume_gradient(v, log_scale_gradient)
         along_e = root * (root * lift.e - noise)
         candidate = v - tangent_space.tangent(jnp.concatenate([along_u, along_e]))[: model.d] / root**2
         value = energy(candidate)

@@ -91,7 +91,7 @@ class Lifting(Method):
     """Options that the lifted methods share."""
 
     solver: str = "auto"  # newton, symmetric, broyden, or auto: newton where few unknowns make it cheap, else broyden
-    force: str = "auto"  # exact, cheap, surrogate, or auto: surrogate where d < m, else exact
+    force: str = "auto"  # exact, cheap, surrogate, or auto: surrogate where d < m, else exact where the model allows
     frame: str = "auto"  # tall, wide, or markov for a state space model
     tolerance: float = 1e-9
     max_iterations: int = 32
@@ -115,6 +115,13 @@ class Lifting(Method):
         return "newton" if self.frame_name(model) == "wide" and model.m in NEWTON else "broyden"
 
     def force_name(self, model: ResidualMap) -> str:
+        if self.force in ("auto", "exact") and not getattr(model, "has_second_derivatives", True):
+            if self.force == "exact":
+                raise InputError(
+                    'force="exact" needs second derivatives, which this model from outside JAX does not have: use '
+                    '"cheap" or "surrogate", or give tr.external second=.'
+                )
+            return "cheap"
         if self.force != "auto":
             return self.force
         return "surrogate" if self.frame_name(model) == "tall" else "exact"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ from tightrope.checks import (
 )
 from tightrope.observations import Additive, Block, General, Params, structure_of
 from tightrope.parameters import Parameters, Prior
-from tightrope.types import Array, InputError, Lift
+from tightrope.types import Array, InputError, Lift, MissingDerivatives
 
 
 class Conditioned(NamedTuple):
@@ -62,6 +63,11 @@ class Conditioned(NamedTuple):
         return self.observations.links(u, self.y)
 
     @property
+    def has_second_derivatives(self) -> bool:
+        """Whether the model can be differentiated twice: one from outside JAX perhaps not."""
+        return has_second_derivatives(self.parameters, self.observations)
+
+    @property
     def has_information(self) -> bool:
         """Whether noise is additive and normal."""
         is_normal = getattr(self.observations, "is_normal", None)
@@ -74,6 +80,21 @@ class Conditioned(NamedTuple):
     def log_density(self, u: Array) -> Array:
         lift = self.lift(u)
         return -self.prior_energy(u) - self.noise_energy(u, lift.e) - lift.log_scale
+
+
+@lru_cache(maxsize=16)
+def has_second_derivatives(parameters: Parameters, observations: Any) -> bool:
+    """Whether tracing meets no derivative that is missing."""
+
+    def twice(u: Array, y: Array) -> Array:
+        slope = lambda u: jax.jvp(lambda u: Conditioned(parameters, observations, y).lift(u).e, (u,), (u,))[1]
+        return jax.jvp(slope, (u,), (u,))[1]
+
+    try:
+        jax.eval_shape(twice, *(jax.ShapeDtypeStruct((size,), float) for size in (parameters.d, observations.m)))
+    except MissingDerivatives:
+        return False
+    return True
 
 
 class Model:
@@ -212,6 +233,9 @@ class Model:
                     f"forward returns shape {predicted[key].shape}{where} but observed has shape "
                     f"{self.observed[key].shape}: they must be equal."
                 )
+        if hasattr(forward, "try_out"):  # compiled code could not show what it raises
+            keys = jr.split(jr.key(0), 10)
+            forward.try_out(self.parameters.values(self.parameters.draw(key)) for key in keys)
         scales = by_block("noise_scale", noise_scale, names)
         laws = by_block("noise", noise, names)
         covariances = by_block("noise_cov", noise_cov, names)

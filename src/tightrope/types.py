@@ -15,6 +15,10 @@ class InputError(ValueError):
     """A mistake of the caller: one sentence that names the argument and the remedy."""
 
 
+class MissingDerivatives(InputError):
+    """A derivative that a model does not have."""
+
+
 class SamplingError(RuntimeError):
     """A run that cannot go on: one sentence that says what failed and what to try."""
 

@@ -1,5 +1,6 @@
 """Models that were written for something else."""
 
+from tightrope.importers.external import external
 from tightrope.importers.numpyro import from_numpyro
 
-__all__ = ["from_numpyro"]
+__all__ = ["external", "from_numpyro"]
