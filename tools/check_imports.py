@@ -28,7 +28,7 @@ LAYERS = """
     results
     store
     zoo
-    diagnostics
+    diagnostics diagnose
     initialise
     kernel
     methods

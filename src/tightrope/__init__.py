@@ -20,6 +20,7 @@ from importlib.metadata import version  # noqa: E402
 from tightrope import zoo  # noqa: E402
 from tightrope.cells import Cell  # noqa: E402
 from tightrope.compilation import keep_programs  # noqa: E402
+from tightrope.diagnose import diagnose_model  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
 from tightrope.importers import external, from_numpyro  # noqa: E402
 from tightrope.methods import (  # noqa: E402
@@ -68,6 +69,7 @@ __all__ = [
     "StateSpaceModel",
     "StoreError",
     "XifaraMALA",
+    "diagnose_model",
     "extend",
     "external",
     "from_numpyro",

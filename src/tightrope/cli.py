@@ -19,6 +19,7 @@ from rich.table import Table
 
 from tightrope import plots, sampling, zoo
 from tightrope import reproduce as targets
+from tightrope.diagnose import diagnose_model
 from tightrope.diagnostics import SamplingWarning, findings, performance, summary
 from tightrope.frames import choose_frame
 from tightrope.methods import METHODS, method_of
@@ -75,6 +76,17 @@ def methods() -> None:
     for name, method in METHODS.items():
         table.add_row(name, (method.__doc__ or "").splitlines()[0])
     console.print(table)
+
+
+@app.command()
+def diagnose(
+    model: Annotated[str, typer.Argument(help="A name that `tightrope models` lists.")],
+    sigma: Annotated[float | None, typer.Option(help="Noise scale of the data, where the model takes one.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same points to look from.")] = 0,
+) -> None:
+    """Tell how thin and how crooked a posterior is, and advise on a method, before it is sampled."""
+    posterior = zoo.load(model, **({} if sigma is None else {"sigma": sigma}))
+    console.print(str(diagnose_model(posterior, seed)), highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
