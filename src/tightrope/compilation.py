@@ -16,8 +16,9 @@ MAX_BYTES = 2**30  # in all
 
 def keep_programs() -> None:
     """Let JAX keep what it compiles in the user's cache folder, unless the user has told it where or not to."""
+    settings = jax.config.values
     is_quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3" or jax.__version_info__ >= (0, 12)  # not if JAX came before us
-    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache or not is_quiet:
+    if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"] or not is_quiet:
         return
     directory = cache_folder() / f"programs-{machine()}"
     try:
