@@ -1,4 +1,4 @@
-"""A look at a posterior before it is sampled: right where the answer is known, and advice that holds in a race."""
+"""A look at a posterior before it is sampled: right where the answer is known, and sound advice."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +48,7 @@ def test_the_toy_is_worth_lifting_as_its_noise_vanishes():
         np.testing.assert_allclose(ratio, 1e-3**power, rtol=0.5, err_msg=name)
 
 
-# As races by the clock ended, `tightrope run NAME --method auto`, except for linear-gaussian, which is normal.
+# Races by the clock, `tightrope run NAME --method auto`, ended so for lotka-volterra and potassium.
 ADVICE = {
     "linear-gaussian": "nuts",
     "lotka-volterra": "nuts",
