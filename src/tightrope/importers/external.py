@@ -87,13 +87,11 @@ class External:
         problems: list[str] = []
         for values in draws:
             theta = np.concatenate([np.ravel(value) for value in values.values()])
-            call, found = Call(self, Layout.of(values)), []
-            for kind in ORDER:
-                if getattr(self, kind) is not None:
-                    found += [found for found in call.results(kind, theta[None]) if isinstance(found, str)]
-            if not found:
+            call, kinds = Call(self, Layout.of(values)), [kind for kind in ORDER if getattr(self, kind) is not None]
+            failed = [one for kind in kinds for one in call.results(kind, theta[None]) if isinstance(one, str)]
+            if not failed:
                 return call.check_slopes(theta)
-            problems += found
+            problems += failed
         raise InputError(f"{problems[0][:-1]}, and did not succeed at any of the prior draws tried.")
 
     def complain(self, problem: str) -> None:
