@@ -201,13 +201,13 @@ def test_cells_are_those_of_the_family(target, tmp_path, monkeypatch):
     assert found == [(sigma, line) for sigma in family.sigmas for line in family.methods]
 
 
-@pytest.mark.parametrize(("limit", "last"), [(0.1, "100"), (np.inf, "not converged")])
+@pytest.mark.parametrize(("limit", "last"), [(0.1, "100"), (np.inf, "not converged"), (np.nan, "not converged")])
 def test_a_figure_against_noise_is_drawn_of_what_was_found(limit, last, tmp_path, monkeypatch):
     def found(cells, directory, **_):
         rows = [{**cell.options, **cell.labels, "is_hmc": "HMC" in cell.labels["line"]} for cell in cells]
         table = pd.DataFrame(rows).assign(status="finished", ess_per_second=100.0)
         is_bad = (table["sigma"] < limit) & (table["is_hmc"] | np.isinf(limit))
-        return table.assign(r_hat=1.0 + 0.2 * is_bad)
+        return table.assign(r_hat=np.nan if np.isnan(limit) else 1.0 + 0.2 * is_bad)
 
     monkeypatch.setattr("tightrope.reproduce.efficiency.sweep", found)
     told = []

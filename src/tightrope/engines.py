@@ -54,7 +54,9 @@ def environment(cores: int) -> dict[str, str]:
     """That of a cell's process: threads for so many cores, and the modules that are found here."""
     threads = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # the first is XLA's
     path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    return {**os.environ, **dict.fromkeys(threads, str(cores)), "PYTHONPATH": path}
+    # JAX, where it came before Tightrope, has asked for the remarks of XLA; here nobody reads them.
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    return {**os.environ, **quiet, **dict.fromkeys(threads, str(cores)), "PYTHONPATH": path}
 
 
 def run_apart(payload: bytes, cores: int, is_wanted: Callable[[], bool]) -> Result:
@@ -94,7 +96,7 @@ def is_running(process: subprocess.Popen) -> bool:
 def died(status: int, errors: str) -> dict[str, Any]:
     """The record of a cell whose process could not write one."""
     how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
-    last = errors.strip().splitlines()[-1:]
+    last = [line[:300] for line in errors.strip().splitlines()[-1:]]
     return {"status": FAILED, "error": ": ".join([f"its process {how}", *last])}
 
 

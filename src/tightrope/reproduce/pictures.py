@@ -42,8 +42,9 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     right.set(ylabel="max R-hat", title="hollow: stopped by its time limit")
     if not table["is_converged"].any():
         left.set_ylim(0.1, 10)  # with nothing to show, there are no limits that have logarithms
+    xlim = table["sigma"].min() / 2, table["sigma"].max() * 2
     for axis in (left, right):
-        axis.set(xscale="log", yscale="log", xlabel="noise scale")
+        axis.set(xscale="log", yscale="log", xlabel="noise scale", xlim=xlim)
         axis.spines[["top", "right"]].set_visible(False)
     low, high = np.log(left.get_ylim())
     share = ROW * (len(lines) + 2)
