@@ -1,5 +1,6 @@
 """Random models, many of them nonsense: each is sampled, or refused with a sentence of ours."""
 
+import contextlib
 import warnings
 from collections import Counter
 from typing import Any, NamedTuple
@@ -7,10 +8,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import tightrope as tr
+from tightrope.frames import choose_frame
 
 QUICK_COMPILATION = True
 
@@ -37,6 +40,7 @@ NOISES = ("normal", "student-t", "laplace", "logistic", "correlated", "residual"
 SCALES = ("constant", "parameter", "function", "zero")
 TROUBLES = (*["none"] * 5, "hole", "overflow", "flat", "everywhere")
 DTYPES = ("float64", "float32", "int32")
+FRAMES = ("tall", "wide", "markov")
 
 
 class Spec(NamedTuple):
@@ -167,6 +171,32 @@ def outcomes(number, num_models):
     return found
 
 
-def test_random_models():
-    found = outcomes(100, 5)
-    assert found["sampled"] >= 2, found
+SHARDS, PER_SHARD = 8, 28
+
+
+def test_a_few_random_models():
+    found = outcomes(100, 10)
+    assert found["sampled"] >= 4, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(SHARDS))
+def test_random_models(number):
+    found = outcomes(number, PER_SHARD)
+    assert found["sampled"] >= 0.6 * found.total(), found
+
+
+def test_every_kind_occurs():
+    """Ten times at least among the random models, of each prior, noise law and frame."""
+    seen = Counter()
+
+    def note(spec):
+        seen.update({*spec.priors, f"{spec.noise} noise", spec.dtype, spec.trouble})
+        with contextlib.suppress(tr.InputError):
+            seen[choose_frame(build(spec).condition())] += 1
+
+    for number in range(SHARDS):
+        for_each(number, PER_SHARD, note)
+    noises = [f"{noise} noise" for noise in NOISES]
+    rare = {kind: seen[kind] for kind in (*PRIORS, *noises, *FRAMES, *DTYPES, *TROUBLES) if seen[kind] < 10}
+    assert not rare
