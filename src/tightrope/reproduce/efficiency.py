@@ -19,7 +19,7 @@ TARGET_ACCEPT = 0.9
 
 
 def lifted(solver: str, **options: Any) -> Method:
-    # A tolerance in units of the noise is at least as strict as the paper's, which is in units of the data.
+    # The tolerance is in units of the noise, the paper's in those of the data: stricter wherever sigma is below 1.
     return LiftedNUTS(solver=solver, target_accept=TARGET_ACCEPT, max_iterations=50, **options)
 
 
