@@ -214,7 +214,7 @@ class Call(NamedTuple):
         theta, memory = np.asarray(theta), self.external.memory
         points = theta.reshape(-1, self.layout.size)
         keys = [(kind, self.layout, point.tobytes()) for point in points]
-        found = {key: memory[key] for key in keys if key in memory}
+        found = {key: value for key in keys if (value := memory.get(key)) is not None}  # another thread may clear it
         missing = {key: point for key, point in zip(keys, points, strict=True) if key not in found}
         if missing:
             computed = dict(zip(missing, self.compute(kind, np.stack(list(missing.values()))), strict=True))
