@@ -97,12 +97,12 @@ class Kernel:
 
     def _advance(self, y: Array, tuning: Any, chains: Chain, stop: Array, num_steps: Array) -> tuple[Chain, Array]:
         """Advance each chain by so many steps or until it has finished `stop` transitions; the rows of its draws."""
-        integrator = self.integrator(y, tuning)
+        integrator, transition = self.integrator(y, tuning), self.method.transition
         width = chains.iteration.shape[0]
         first = chains.iteration
-        step = jax.vmap(lambda chain: self.one_step(integrator, chain, stop))
-        row_size = jax.eval_shape(step, chains)[2].shape[-1]
-        rows = jnp.zeros((width, self.capacity, row_size))
+        rows = jnp.zeros((width, self.capacity, Draw.width(self.model.d)))
+        advance = jax.vmap(lambda trajectory: transition.advance(integrator, trajectory))
+        turn = jax.vmap(lambda chain, finished: self.turn(integrator, chain, finished))
 
         def running(carry: tuple[Array, Chain, Array]) -> Array:
             count, chains, _ = carry
@@ -110,20 +110,21 @@ class Kernel:
 
         def body(carry: tuple[Array, Chain, Array]) -> tuple[Array, Chain, Array]:
             count, chains, rows = carry
-            after, finished, row = step(chains)
-            slot = jnp.where(finished, chains.iteration - first, self.capacity)  # out of range is dropped
-            return count + 1, after, rows.at[jnp.arange(width), slot].set(row, mode="drop")
+            slot = chains.iteration - first
+            chains = chains._replace(trajectory=advance(chains.trajectory))
+            finished = chains.trajectory.done & (chains.iteration < stop)
+            # Not by selection alone: XLA would make all of a step part of each of the sixty numbers to select.
+            chains, row = lax.cond(finished.any(), turn, lambda chains, _: (chains, rows[:, 0]), chains, finished)
+            slot = jnp.where(finished, slot, self.capacity)  # out of range is dropped
+            return count + 1, chains, rows.at[jnp.arange(width), slot].set(row, mode="drop")
 
         _, chains, rows = lax.while_loop(running, body, (jnp.zeros((), int), chains, rows))
         return chains, rows
 
-    def one_step(self, integrator: Any, chain: Chain, stop: Array) -> tuple[Chain, Array, Array]:
-        """One integrator step of one chain; whether it finished a transition, and the draw if so."""
+    def turn(self, integrator: Any, chain: Chain, finished: Array) -> tuple[Chain, Array]:
+        """The chain about to begin its next transition if it has finished one, and the draw if so."""
         transition, method = self.method.transition, self.method
-        is_active = chain.iteration < stop
-        trajectory = transition.advance(integrator, chain.trajectory)
-        point, info = transition.finish(trajectory)
-        finished = trajectory.done & is_active
+        point, info = transition.finish(chain.trajectory)
 
         averaging = chain.averaging.update(info.acceptance_rate, method.target_accept)
         iteration = chain.iteration + 1
@@ -135,5 +136,4 @@ class Kernel:
         following = transition.start(integrator, start_key, point, step_size, is_early)
         restarted = Chain(chain.key, iteration, following, averaging, step_size)
         # A chain that is not active walks on unheard, and begins anew with the next stage.
-        after = select(finished, restarted, chain._replace(trajectory=trajectory))
-        return after, finished, Draw.of(point, info).pack()
+        return select(finished, restarted, chain), Draw.of(point, info).pack()

@@ -19,6 +19,7 @@ from numpyro.distributions import transforms
 from tightrope.tails import (
     LOG_2,
     LOG_ROOT_2PI,
+    Interval,
     cotangent,
     from_tails,
     log1mexp,
@@ -29,7 +30,7 @@ from tightrope.tails import (
     ndtri_exp,
     truncated_offset,
 )
-from tightrope.types import Array, InputError
+from tightrope.types import Array, InputError, select
 
 FAR = 37.0  # scales; a truncation that far out changes no double
 
@@ -334,18 +335,18 @@ def _between(loc, scale, low, high):
         jnp.maximum(low, jnp.minimum(high, loc) - FAR * scale),
         jnp.minimum(high, jnp.maximum(low, loc) + FAR * scale),
     )
-    a, b, width = (low - loc) / scale, (high - loc) / scale, (high - low) / scale
+    a, b = (low - loc) / scale, (high - loc) / scale
+    interval = Interval.of(a, b, (high - low) / scale)
 
     def forward(z):
         is_upper = z > 0
-        near, far = jnp.where(is_upper, -b, a), jnp.where(is_upper, -a, b)
-        offset = scale * truncated_offset(*jnp.broadcast_arrays(lower_tail(z), near, far, width))
+        offset = scale * truncated_offset(lower_tail(z), select(is_upper, interval.mirrored(), interval))
         return jnp.where(is_upper, high - offset, low + offset)
 
     def backward(value):
-        x, total = (value - loc) / scale, mass(a, b, width)
-        below = mass(a, x, (value - low) / scale) / total
-        above = mass(-b, -x, (high - value) / scale) / total
+        x = (value - loc) / scale
+        below = mass(a, x, (value - low) / scale) / interval.mass
+        above = mass(-b, -x, (high - value) / scale) / interval.mass
         z = ndtri(jnp.minimum(below, above))
         return jnp.where(below <= above, z, -z)
 

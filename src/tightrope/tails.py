@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,11 @@ NARROW = 1e-3  # where four terms of a series have all digits
 def lower_tail(z):
     """-|z|, with slope one at zero."""
     return jnp.where(z <= 0, z, -z)
+
+
+def lower_share(z):
+    """Phi(z), where z <= 0."""
+    return 0.5 * erfc(-z / ROOT_2)
 
 
 def from_tails(log_p, log_q):
@@ -63,7 +69,7 @@ def cotangent(tail, factor):
 def log_ndtr(z: Array) -> Array:
     """log Phi(z), with the digits that jax's own loses from z = 1 to 8."""
     tail = -jnp.abs(z)
-    share = 0.5 * erfc(-tail / ROOT_2)
+    share = lower_share(tail)
     log_share = jnp.where(tail > -ASYMPTOTIC, jnp.log(share), log_density(tail) + log_far_mills(-tail))
     # XLA's log1p has two digits less where this takes log instead.
     return jnp.where(z <= 0, log_share, jnp.where(share > 0.25, jnp.log(1 - share), jnp.log1p(-share)))
@@ -121,27 +127,44 @@ def mass(a: Array, b: Array, width: Array) -> Array:
     return jnp.where(width * (1 + jnp.abs(a)) < NARROW, density(a) * width * series, wide)
 
 
-@jax.custom_jvp
-def truncated_offset(z: Array, a: Array, b: Array, width: Array) -> Array:
-    """x - a, for the x with (Phi(x) - Phi(a)) / (Phi(b) - Phi(a)) = Phi(z), to relative precision near a.
+class Interval(NamedTuple):
+    """Bounds of a truncated normal, and all that is to be known of them: constants, to the compiler, where they are."""
 
-    Bounds may lie up to 37 from the centre, where the density underflows.
-    """
-    below = ndtr(a) * ndtr(-z) + ndtr(b) * ndtr(z)
-    above = ndtr(-a) * ndtr(-z) + ndtr(-b) * ndtr(z)
+    a: Array
+    b: Array
+    below: tuple[Array, Array]  # Phi(a), Phi(b)
+    above: tuple[Array, Array]  # Phi(-a), Phi(-b)
+    mass: Array  # Phi(b) - Phi(a)
+
+    @classmethod
+    def of(cls, a: Array, b: Array, width: Array) -> Interval:
+        """From a to b, where width is b - a with all its digits; bounds may lie up to 37 from the centre."""
+        return cls(a, b, (ndtr(a), ndtr(b)), (ndtr(-a), ndtr(-b)), mass(a, b, width))
+
+    def mirrored(self) -> Interval:
+        return Interval(-self.b, -self.a, self.above[::-1], self.below[::-1], self.mass)
+
+
+@jax.custom_jvp
+def truncated_offset(z: Array, interval: Interval) -> Array:
+    """x - a, for the x with (Phi(x) - Phi(a)) / (Phi(b) - Phi(a)) = Phi(z), z <= 0, to relative precision near a."""
+    a, share = interval.a, lower_share(z)
+    below, above = (near * (1 - share) + far * share for near, far in (interval.below, interval.above))
     x = ndtri(jnp.minimum(below, above))
     x = jnp.where(below <= above, x, -x)
     # Near a, where x - a has lost its digits, the inverse of the series for the mass.
-    g = mass(a, b, width) * ndtr(z) / density(a)
+    g = interval.mass * share / density(a)
     series = g * (1 + g * (a / 2 + g * ((1 + 2 * a**2) / 6 + g * (7 * a + 6 * a**3) / 24)))
     return jnp.where(g * (1 + jnp.abs(a)) < NARROW, series, x - a)
 
 
 @truncated_offset.defjvp
 def _(primals, tangents):
-    (z, a, b, width), (dz, da, db, _) = primals, tangents
-    offset = truncated_offset(z, a, b, width)
-    relative = lambda y: jnp.exp(log_density(y) - log_density(a + offset))  # a quotient of densities would underflow
-    by_z = mass(a, b, width) * relative(z)
-    by_a, by_b = relative(a) * ndtr(-z) - 1, relative(b) * ndtr(z)
-    return offset, by_z * dz + by_a * da + by_b * db
+    (z, interval), (dz, change) = primals, tangents
+    offset = truncated_offset(z, interval)
+    # A quotient of densities would underflow.
+    relative = lambda y: jnp.exp(log_density(y) - log_density(interval.a + offset))
+    by_z = interval.mass * relative(z)
+    share = lower_share(z)
+    by_a, by_b = relative(interval.a) * (1 - share) - 1, relative(interval.b) * share
+    return offset, by_z * dz + by_a * change.a + by_b * change.b
