@@ -32,6 +32,20 @@ def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFr
     return pd.concat(tables).astype(float)
 
 
+def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:
+    """Every scalar of a group by label, arrays (chain, draw)."""
+    found = {}
+    for name, variable in posterior.data_vars.items():
+        dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
+        if not dims:
+            found[str(name)] = variable.values
+            continue
+        stacked = variable.stack(entry=dims).transpose("chain", "draw", "entry")
+        for place, entry in enumerate(stacked["entry"].values):
+            found[f"{name}[{', '.join(str(part) for part in np.atleast_1d(entry))}]"] = stacked.values[..., place]
+    return found
+
+
 def performance(trace: xr.DataTree, table: pd.DataFrame | None = None) -> dict[str, float]:
     """How a run went, in a few figures: the worst quantity's R-hat and bulk ESS, and what they cost.
 

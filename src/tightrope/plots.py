@@ -13,24 +13,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 
-from tightrope.diagnostics import summary
+from tightrope.diagnostics import scalars, summary
 
 MAX_ROWS = 12  # scalars shown; the rest is in the trace
 COLOURS = ("#1b6ca8", "#d1603d", "#3a7d44", "#7b5ea7")
-
-
-def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:
-    """Every scalar of a group by label, arrays (chain, draw)."""
-    found = {}
-    for name, variable in posterior.data_vars.items():
-        dims = [dim for dim in variable.dims if dim not in ("chain", "draw")]
-        if not dims:
-            found[str(name)] = variable.values
-            continue
-        stacked = variable.stack(entry=dims).transpose("chain", "draw", "entry")
-        for place, entry in enumerate(stacked["entry"].values):
-            found[f"{name}[{', '.join(str(part) for part in np.atleast_1d(entry))}]"] = stacked.values[..., place]
-    return found
 
 
 def overview(trace: xr.DataTree, path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import xarray as xr
 
 from tightrope.models import Model
-from tightrope.report import sections
 from tightrope.report.account import account_of
 from tightrope.report.html import page
 from tightrope.store import StoreError, write
@@ -22,6 +21,8 @@ def report(
 
     Predictions need the model: those of the zoo are found by name, if the run has a directory.
     """
+    from tightrope.report import sections  # here: what draws takes half a second to import, and few who sample draw
+
     account = account_of(trace_or_directory, model)
     target = (account.directory or Path()) / FILE if path is None else Path(path)
     text = page(f"{account.record['model']['name']}: Tightrope report", sections.everything(account))

@@ -11,10 +11,9 @@ import pandas as pd
 import xarray as xr
 
 from tightrope import sampling, zoo
-from tightrope.diagnostics import MAX_R_HAT, MIN_ESS_PER_CHAIN, findings, performance, summary
+from tightrope.diagnostics import MAX_R_HAT, MIN_ESS_PER_CHAIN, findings, performance, scalars, summary
 from tightrope.kernel import Draw
 from tightrope.models import Model
-from tightrope.plots import scalars
 from tightrope.results import NoDraws
 from tightrope.store import Store
 from tightrope.types import Info, InputError
