@@ -1,6 +1,7 @@
 """Random models, many of them nonsense: each is sampled, or refused with a sentence of ours."""
 
 import contextlib
+import itertools
 import warnings
 from collections import Counter
 from typing import Any, NamedTuple
@@ -61,14 +62,14 @@ class Spec(NamedTuple):
 
 specs = st.builds(
     Spec,
-    priors=st.lists(st.sampled_from([*list(PRIORS)[:-2], *PRIORS]), min_size=1, max_size=3),
+    priors=st.lists(st.sampled_from(list(PRIORS)[:-2]), min_size=1, max_size=3),
     prior_scale=st.sampled_from([1.0, 1.0, 1e-6, 1e6]),
     num_data=st.sampled_from([1, 2, 3, 12]),
     data_shape=st.sampled_from(["vector", "vector", "table", "scalar"]),
     noise=st.sampled_from(NOISES),
     scale=st.sampled_from([*SCALES[:-1] * 3, *SCALES]),
     noise_scale=st.sampled_from([1.0, 0.1, 1e-3, 1e-8, 1e4]),
-    trouble=st.sampled_from(TROUBLES),
+    trouble=st.just("none"),
     dtype=st.sampled_from(DTYPES),
     is_chain=st.integers(0, 9).map(lambda number: number in (4, 7)),
     seed=st.integers(0, 1000),
@@ -154,7 +155,14 @@ def outcome(spec):
 
 
 def for_each(number, num_models, function):
-    """Apply a function to random specs, the same ones every time."""
+    """Apply a function to random specs, the same ones every time; first priors and troubles come in turn."""
+    turn = itertools.count(number * num_models)
+
+    def on(spec):
+        place = next(turn)
+        first, trouble = list(PRIORS)[place % len(PRIORS)], TROUBLES[place % len(TROUBLES)]
+        function(spec._replace(priors=[first, *spec.priors[1:]], trouble=trouble))
+
     options = settings(
         max_examples=num_models,
         database=None,
@@ -162,7 +170,7 @@ def for_each(number, num_models, function):
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    seed(number)(options(given(specs)(function)))()
+    seed(number)(options(given(specs)(on)))()
 
 
 def outcomes(number, num_models):
