@@ -97,12 +97,14 @@ class Kernel:
 
     def _advance(self, y: Array, tuning: Any, chains: Chain, stop: Array, num_steps: Array) -> tuple[Chain, Array]:
         """Advance each chain by so many steps or until it has finished `stop` transitions; the rows of its draws."""
-        integrator, transition = self.integrator(y, tuning), self.method.transition
+        integrator = self.integrator(y, tuning)
         width = chains.iteration.shape[0]
         first = chains.iteration
         rows = jnp.zeros((width, self.capacity, Draw.width(self.model.d)))
-        advance = jax.vmap(lambda trajectory: transition.advance(integrator, trajectory))
-        turn = jax.vmap(lambda chain, finished: self.turn(integrator, chain, finished))
+        advance = jax.vmap(lambda chain: self.advance_one(integrator, chain))
+        turn = jax.vmap(lambda chain: self.turn_one(integrator, chain, stop))
+        # A chain that is not active walks on unheard, and begins anew with the next stage.
+        walk_on = lambda chains: (chains, jnp.zeros(width, bool), rows[:, 0])
 
         def running(carry: tuple[Array, Chain, Array]) -> Array:
             count, chains, _ = carry
@@ -111,20 +113,25 @@ class Kernel:
         def body(carry: tuple[Array, Chain, Array]) -> tuple[Array, Chain, Array]:
             count, chains, rows = carry
             slot = chains.iteration - first
-            chains = chains._replace(trajectory=advance(chains.trajectory))
-            finished = chains.trajectory.done & (chains.iteration < stop)
-            # Not by selection alone: XLA would make all of a step part of each of the sixty numbers to select.
-            chains, row = lax.cond(finished.any(), turn, lambda chains, _: (chains, rows[:, 0]), chains, finished)
+            chains = advance(chains)
+            # A branch, not a selection: XLA would make all of a step part of each of the sixty numbers to select.
+            chains, finished, row = lax.cond(chains.trajectory.pauses.any(), turn, walk_on, chains)
             slot = jnp.where(finished, slot, self.capacity)  # out of range is dropped
             return count + 1, chains, rows.at[jnp.arange(width), slot].set(row, mode="drop")
 
         _, chains, rows = lax.while_loop(running, body, (jnp.zeros((), int), chains, rows))
         return chains, rows
 
-    def turn(self, integrator: Any, chain: Chain, finished: Array) -> tuple[Chain, Array]:
-        """The chain about to begin its next transition if it has finished one, and the draw if so."""
+    def advance_one(self, integrator: Any, chain: Chain) -> Chain:
+        """One integrator step of one chain."""
+        return chain._replace(trajectory=self.method.transition.advance(integrator, chain.trajectory))
+
+    def turn_one(self, integrator: Any, chain: Chain, stop: Array) -> tuple[Chain, Array, Array]:
+        """A chain that pauses, ready for its next step; whether it finished a transition, and the draw if so."""
         transition, method = self.method.transition, self.method
-        point, info = transition.finish(chain.trajectory)
+        trajectory = transition.settle(integrator, chain.trajectory)
+        finished = trajectory.done & (chain.iteration < stop)
+        point, info = transition.finish(trajectory)
 
         averaging = chain.averaging.update(info.acceptance_rate, method.target_accept)
         iteration = chain.iteration + 1
@@ -135,5 +142,5 @@ class Kernel:
         start_key, is_early = jr.fold_in(chain.key, iteration), self.is_early(iteration)
         following = transition.start(integrator, start_key, point, step_size, is_early)
         restarted = Chain(chain.key, iteration, following, averaging, step_size)
-        # A chain that is not active walks on unheard, and begins anew with the next stage.
-        return select(finished, restarted, chain), Draw.of(point, info).pack()
+        after = select(finished, restarted, chain._replace(trajectory=trajectory))
+        return after, finished, Draw.of(point, info).pack()

@@ -1,7 +1,8 @@
 """Markov transitions, one integrator step at a time.
 
-A transition is a small machine: `start` it at a point, `advance` it until it is done, `finish` it. Chains in
-one batch then never wait for each other's trajectories: each advances by a step, whatever transition it is in.
+A transition is a small machine: `start` it at a point, `advance` it and `settle` it where it pauses until it is done,
+`finish` it. Chains in one batch then never wait for each other's trajectories: each advances by a step, whatever
+transition it is in.
 """
 
 from tightrope.transitions.base import Transition, run

@@ -12,7 +12,7 @@ from tightrope.types import Array, Info, Point, State, Status, Step
 
 
 class Transition(Protocol):
-    """A kernel that leaves the system's law invariant; its trajectories are pytrees with a flag `done`."""
+    """A kernel that leaves the system's law invariant; its trajectories are pytrees with flags `pauses` and `done`."""
 
     def start(
         self, integrator: Integrator, key: Array, point: Point, step_size: Array, is_early: Array | bool = False
@@ -20,7 +20,10 @@ class Transition(Protocol):
         """A trajectory that has not moved yet; one that is early in warm-up is to be short."""
 
     def advance(self, integrator: Integrator, trajectory: Any) -> Any:
-        """The trajectory after one more integrator step."""
+        """The trajectory after one more integrator step; if it pauses, there is more to do, or it is done."""
+
+    def settle(self, integrator: Integrator, trajectory: Any) -> Any:
+        """The trajectory ready for its next step, or done; the same if it did not pause."""
 
     def finish(self, trajectory: Any) -> tuple[Point, Info]:
         """The chain's next point, once the trajectory is done."""
@@ -32,7 +35,7 @@ def run(
     """One whole transition."""
     trajectory = lax.while_loop(
         lambda trajectory: ~trajectory.done,
-        lambda trajectory: transition.advance(integrator, trajectory),
+        lambda trajectory: transition.settle(integrator, transition.advance(integrator, trajectory)),
         transition.start(integrator, key, point, step_size),
     )
     return transition.finish(trajectory)

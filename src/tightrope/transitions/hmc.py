@@ -23,6 +23,10 @@ class Trajectory(NamedTuple):
     counts: Counts
     done: Array
 
+    @property
+    def pauses(self) -> Array:
+        return self.done
+
 
 class HMC(NamedTuple):
     """Static Hamiltonian Monte Carlo: Algorithm 3 of Au, Graham and Thiery (2023)."""
@@ -54,6 +58,9 @@ class HMC(NamedTuple):
         # A high energy on the way is no reason to stop: seen from the other end it might not be one.
         done = leaf.failed | (counts.n_steps == self.num_steps)
         return trajectory._replace(leaf=leaf, counts=counts, done=done)
+
+    def settle(self, integrator: Integrator, trajectory: Trajectory) -> Trajectory:
+        return trajectory
 
     def finish(self, trajectory: Trajectory) -> tuple[Point, Info]:
         leaf = trajectory.leaf

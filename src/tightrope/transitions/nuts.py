@@ -113,7 +113,17 @@ class Tree(NamedTuple):
     acceptance_sum: Array
     counts: Counts
     diverging: Array
+    is_complete: Array  # the subtree is as large as the tree
     done: Array
+
+    @property
+    def pauses(self) -> Array:
+        return self.is_complete | self.done
+
+
+def ends(tree: Tree) -> tuple[State, State]:
+    """The end of a tree far from its subtree, and the one that the subtree grows from."""
+    return select(tree.subtree.forward, (tree.left, tree.right), (tree.right, tree.left))
 
 
 # Early in warm-up a step size may be far too small, and a force without second derivatives lets the energy drift the
@@ -158,11 +168,12 @@ class NUTS(NamedTuple):
             acceptance_sum=zero,
             counts=Counts.zero(),
             diverging=no,
+            is_complete=no,
             done=no,
         )
 
     def advance(self, integrator: Integrator, tree: Tree) -> Tree:
-        leaf_key, merge_key, direction_key = jr.split(jr.fold_in(tree.key, tree.counts.n_steps), 3)
+        leaf_key, _ = self.keys(tree)
         arrow = lambda state: Arrow(integrator.system.velocity(state), state.momentum)
 
         previous = tree.subtree.last
@@ -170,28 +181,36 @@ class NUTS(NamedTuple):
         step = integrator.step(previous, sign * tree.step_size)
         leaf = leaf_of(integrator, step, tree.initial_energy)
         newest = arrow(leaf.state)
-        stopped = leaf.failed | leaf.diverging
 
         subtree = self.add_leaf(leaf_key, tree.subtree, leaf, newest, arrow(previous))
         turning = subtree.checkpoints.turns(subtree.size - 1, newest, subtree.momentum_sum)
-        is_complete = ~stopped & ~turning & (subtree.size == 1 << tree.depth)
-
-        far_end, near_end = (
-            arrow(select(subtree.forward, tree.left, tree.right)),
-            arrow(select(subtree.forward, tree.right, tree.left)),
-        )
-        old = Stretch(far_end, near_end, tree.momentum_sum)
-        first_leaf = jax.tree.map(lambda x: x[0], subtree.checkpoints.start)
-        turning = turning | (is_complete & turns_across(old, Stretch(first_leaf, newest, subtree.momentum_sum)))
-
-        tree = tree._replace(
+        done = leaf.failed | leaf.diverging | turning
+        return tree._replace(
             subtree=subtree,
             acceptance_sum=tree.acceptance_sum + leaf.acceptance,
             counts=tree.counts.add(step),
             diverging=leaf.diverging,
+            is_complete=~done & (subtree.size == 1 << tree.depth),
+            done=done,
         )
-        tree = select(is_complete, self.merge(merge_key, direction_key, tree), tree)
-        return tree._replace(done=stopped | turning | (tree.depth >= tree.depth_limit))
+
+    def settle(self, integrator: Integrator, tree: Tree) -> Tree:
+        """Join a complete subtree to the tree, which may turn there, or be deep enough."""
+        arrow = lambda state: Arrow(integrator.system.velocity(state), state.momentum)
+        subtree, (far_end, near_end) = tree.subtree, ends(tree)
+        old = Stretch(arrow(far_end), arrow(near_end), tree.momentum_sum)
+        first_leaf = jax.tree.map(lambda x: x[0], subtree.checkpoints.start)
+        turning = turns_across(old, Stretch(first_leaf, arrow(subtree.last), subtree.momentum_sum))
+
+        merge_key, direction_key = jr.split(self.keys(tree)[1])
+        merged = self.merge(merge_key, direction_key, tree)
+        merged = merged._replace(is_complete=jnp.array(False), done=turning | (merged.depth >= tree.depth_limit))
+        return select(tree.is_complete, merged, tree)
+
+    def keys(self, tree: Tree) -> tuple[Array, Array]:
+        """For the next leaf, and for the tree as it is."""
+        leaf_key, tree_key = jr.split(jr.fold_in(tree.key, tree.counts.n_steps))
+        return leaf_key, tree_key
 
     def add_leaf(self, key, subtree: Subtree, leaf, newest: Arrow, previous: Arrow) -> Subtree:
         """The subtree with one more leaf, which becomes the proposal with its share of the weight."""
