@@ -14,21 +14,22 @@ jax.config.update("jax_compilation_cache_dir", str(cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
-# Programs that run for a moment only compile in half the time, and take three times as long for a step: for a test
-# that asks for it, or for all of a module that says QUICK_COMPILATION = True.
+# Most programs run here for a moment only: they compile in half the time, and take three times as long for a step. Not
+# so in a module that says MUCH_COMPUTED = True, or for a test that asks for it.
 
 
 def compile_quickly(wanted):
+    before = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", wanted)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def as_the_module_says(request):
-    yield from compile_quickly(getattr(request.module, "QUICK_COMPILATION", False))
+    yield from compile_quickly(not getattr(request.module, "MUCH_COMPUTED", False))
 
 
 @pytest.fixture
-def quick_compilation():
-    yield from compile_quickly(True)
+def much_computed():
+    yield from compile_quickly(False)

@@ -12,15 +12,6 @@ from jax import lax
 from tightrope.adaptation import DualAveraging, fit_log_volume, shrunk_covariance, windows
 from tightrope.systems import Metric
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """For programs that run once."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 # Dual averaging
 
 

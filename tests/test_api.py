@@ -14,8 +14,6 @@ import xarray as xr
 
 import tightrope as tr
 
-QUICK_COMPILATION = True
-
 README = Path(__file__).parent.parent / "README.md"
 GOOD = dict(
     priors={"a": dist.Normal(0, 1)}, forward=lambda p: p["a"] * jnp.ones(3), noise_scale=0.1, observed=np.ones(3)
@@ -174,14 +172,25 @@ def test_command_line(tmp_path):
     assert "toy by lifted-nuts: finished, not running" in command("status", str(out)).stdout
 
 
-def test_examples_of_the_readme_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run_examples(directory, monkeypatch, is_wanted):
+    """The variables after those examples of the README that are wanted."""
+    monkeypatch.chdir(directory)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert blocks
-    scope = {}
+    wanted = [block for block in blocks if is_wanted(block)]
+    assert wanted
+    scope = {"tr": tr}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tr.SamplingWarning)
-        for block in blocks:
+        for block in wanted:
             exec(block, scope)
-    sizes = scope["trace"].posterior.sizes
+    return scope
+
+
+def test_examples_of_the_readme_run(tmp_path, monkeypatch):
+    sizes = run_examples(tmp_path, monkeypatch, lambda block: "sweep" not in block)["trace"].posterior.sizes
     assert (sizes["chain"], sizes["draw"]) == (4, 4000)
+
+
+@pytest.mark.slow
+def test_the_sweep_of_the_readme_runs(tmp_path, monkeypatch):
+    assert len(run_examples(tmp_path, monkeypatch, lambda block: "sweep" in block)["table"]) == 6

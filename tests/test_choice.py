@@ -9,6 +9,8 @@ import pytest
 
 import tightrope as tr
 
+MUCH_COMPUTED = True
+
 
 def regression(num_data=1000, d=10):
     """Linear and much observed: a dense metric is all it takes, and a Jacobian costs a thousand rows."""

@@ -10,8 +10,6 @@ import tightrope as tr
 from tightrope.cli import app
 from tightrope.diagnose import steps_to_cross
 
-QUICK_COMPILATION = True
-
 MIXING = np.array([[2.0, 1.0, 0.0, 0.5], [0.0, 1.5, -1.0, 0.3], [2.0, 2.5, -1.0, 0.8]])  # of rank two
 
 

@@ -19,8 +19,6 @@ from tightrope.kinds import Lifting
 from tightrope.methods import method_of
 from tightrope.provenance import fingerprint
 
-QUICK_COMPILATION = True
-
 PAGE = Path(__file__).parent.parent / "docs" / "bring-your-own.md"
 POINT = {"a": jnp.array(0.7), "b": jnp.array([[1.5, -0.4]]), "idle": jnp.array([3.0])}
 
@@ -197,6 +195,7 @@ assert float(trace["sample_stats"]["acceptance_rate"].mean()) > 0.6
 """
 
 
+@pytest.mark.slow
 def test_the_example_samples_four_chains_on_two_threads():
     example = next(b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "external" in b)
     example = example.replace("1000", "40").replace("seed=1", "seed=1, cores=2, progress=False")

@@ -14,9 +14,6 @@ SIGMAS = [0.3, None]  # None has the noise scale among the coordinates
 NUM_ERRORS = 5  # standard errors allowed between a sample moment and its expectation
 
 
-QUICK_COMPILATION = True
-
-
 def drawn(name, sigma, seed=3):
     return exact_draw(jr.key(seed), name, sigma)
 

@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 import tightrope as tr
 from tightrope.frames import choose_frame
 
-QUICK_COMPILATION = True
-
 PRIORS = {
     "normal": lambda scale: dist.Normal(0.0, scale),
     "log-normal": lambda scale: dist.LogNormal(np.log(scale), 1.0),
@@ -183,8 +181,8 @@ SHARDS, PER_SHARD = 8, 28
 
 
 def test_a_few_random_models():
-    found = outcomes(100, 10)
-    assert found["sampled"] >= 4, found
+    found = outcomes(100, 5)
+    assert found["sampled"] >= 2, found
 
 
 @pytest.mark.slow
@@ -194,6 +192,7 @@ def test_random_models(number):
     assert found["sampled"] >= 0.6 * found.total(), found
 
 
+@pytest.mark.slow
 def test_every_kind_occurs():
     """Ten times at least among the random models, of each prior, noise law and frame."""
     seen = Counter()

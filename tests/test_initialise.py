@@ -17,9 +17,6 @@ from tightrope.initialise import starting_points
 NUM_CHAINS = 6
 
 
-QUICK_COMPILATION = True
-
-
 @functools.cache
 def load(name, **options):
     return tr.zoo.load(name, **options)

@@ -1,11 +1,14 @@
 """Steps: the constrained one against the paper's own algorithm, and what a good integrator must keep."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import paper
 import pytest
+from cases import slow_but
 from small import DENSE, FORWARD, Small, exact_draw
 
 from tightrope.frames import FRAMES
@@ -80,8 +83,9 @@ def test_energy_error_falls_as_the_square_of_the_step(frame, name):
     assert abs(slope - 2.0) < 0.1, slope
 
 
-@pytest.mark.parametrize("name", ["bend", "fold"])
-@pytest.mark.parametrize("frame", DENSE)
+@pytest.mark.parametrize(
+    ("frame", "name"), slow_but([("tall", "bend"), ("wide", "fold")], product(DENSE, ["bend", "fold"]))
+)
 def test_step_is_symplectic(frame, name):
     """The pull-back of the two-form du ^ dp by a step is the two-form, on vectors tangent to the bundle."""
     u, model = drawn(name, None)
@@ -275,8 +279,10 @@ def test_riemannian_force_is_the_gradient_of_the_energy(geometry):
     np.testing.assert_allclose(force, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("solver", IMPLICIT_SOLVERS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(
+    ("geometry", "solver"),
+    slow_but([("fisher", "newton"), ("lifted", "fixed-point")], product(GEOMETRIES, IMPLICIT_SOLVERS)),
+)
 def test_generalised_leapfrog(geometry, solver):
     """It comes back, keeps the volume, and its energy error falls as the square of the step."""
     u, integrator = riemannian(geometry, solver)

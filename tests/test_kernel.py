@@ -10,8 +10,6 @@ import tightrope as tr
 from tightrope.kernel import CAPACITY, Draw, Kernel
 from tightrope.transitions import run
 
-QUICK_COMPILATION = True
-
 NUM_DRAWS, STEP_SIZE = 40, 0.4
 METHODS = {"nuts": tr.LiftedNUTS(step_size=STEP_SIZE), "static": tr.LiftedHMC(step_size=STEP_SIZE, num_steps=3)}
 

@@ -14,9 +14,6 @@ import scipy.stats
 import tightrope as tr
 from tightrope.parameters import Parameters, alike
 
-QUICK_COMPILATION = True
-
-
 NUM_ERRORS = 5  # standard errors allowed between a sample moment and its expectation
 
 PRIORS = {

@@ -14,6 +14,8 @@ from numpyro.infer import NUTS as NumPyroNUTS
 import tightrope as tr
 from tightrope.initialise import starting_points
 
+MUCH_COMPUTED = True
+
 DRAWS, WARMUP, CHAINS = 1000, 1000, 4
 
 

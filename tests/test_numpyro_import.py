@@ -21,8 +21,6 @@ from numpyro.infer.util import log_density
 
 import tightrope as tr
 
-QUICK_COMPILATION = True
-
 SCHOOLS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SPREAD = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 X = np.linspace(0.1, 2.0, 6)

@@ -12,6 +12,8 @@ from cases import slow_but
 
 import tightrope as tr
 
+MUCH_COMPUTED = True
+
 
 def standard_errors(trace, functions, expected):
     """How far the mean of each function is from what is expected, in Monte Carlo standard errors."""

@@ -105,14 +105,14 @@ def test_coordinates_are_standard_normal_where_they_can_be(name):
 
 
 @table(BOTH)
-def test_energy_is_the_density_of_the_value_times_the_volume(name, quick_compilation):
+def test_energy_is_the_density_of_the_value_times_the_volume(name):
     size, everything = compiled(name)
     energy, log_prob, jacobian, _ = everything(1.2 * jr.normal(jr.key(1), (20, size)))
     np.testing.assert_allclose(energy, -log_prob - np.linalg.slogdet(jacobian)[1], rtol=1e-9, atol=1e-9)
 
 
 @table(BOTH)
-def test_inverse_undoes_value(name, quick_compilation):
+def test_inverse_undoes_value(name):
     size, everything = compiled(name)
     u = jr.uniform(jr.key(4), (20, size), minval=-3, maxval=3)
     np.testing.assert_allclose(everything(u)[-1], u, atol=1e-9)
@@ -141,7 +141,7 @@ def distances(draws, others):
 
 # Wrappers and batches change no law.
 @table(name for name in NORMAL if name == "TruncatedNormal-both" or "-" not in name)
-def test_values_of_normal_draws_have_the_law_of_the_sampler(name, quick_compilation):
+def test_values_of_normal_draws_have_the_law_of_the_sampler(name):
     map_key, sampler_key = jr.split(jr.key(2))
     prior = prior_map(NORMAL[name])
     values = jax.jit(jax.vmap(prior.value))(jr.normal(map_key, (NUM_DRAWS, prior.size)))
@@ -313,7 +313,7 @@ CONDITIONAL = {
 
 
 @table(CONDITIONAL)
-def test_parameters_carry_two_derivatives(name, quick_compilation):
+def test_parameters_carry_two_derivatives(name):
     make, k = CONDITIONAL[name]
 
     def observed(x):

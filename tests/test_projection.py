@@ -22,8 +22,6 @@ from tightrope.projection import (
 from tightrope.systems import Lifted, cheap_force
 from tightrope.types import Lift, Status
 
-QUICK_COMPILATION = True
-
 
 def point_at(model, frame, u):
     return Lifted(model, FRAMES[frame], cheap_force(model)).at(u)

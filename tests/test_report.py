@@ -25,7 +25,6 @@ from tightrope.report.predictions import Series, share_covered
 from tightrope.results import NoDraws
 from tightrope.types import Info
 
-QUICK_COMPILATION = True
 OPTIONS = {"draws": 120, "warmup": 60, "chains": 2, "seed": 3, "progress": False}
 NUM_PARTS = 60  # of the long vector
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from cases import slow_but
 
 import tightrope as tr
 from tightrope.plots import cell_edges, heat_maps
@@ -12,6 +13,8 @@ from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, point
 from tightrope.reproduce.density import posteriors, surfaces
 from tightrope.reproduce.efficiency import FAMILIES, medians, sets, spread
 from tightrope.reproduce.loop import points
+
+MUCH_COMPUTED = True
 
 SIGMAS = np.array([1e-4, 1e-2])
 STEPS = np.logspace(-5, 0, 11)
@@ -24,15 +27,10 @@ def limits(method):
     return largest_steps(grid.mean("chain"))
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        tr.RWM(metric="identity"),
-        tr.XifaraMALA(),
-        tr.RiemannianHMC(solver="fixed-point", num_steps=10, jitter=0.0),
-    ],
-    ids=lambda method: method.name,
-)
+METHODS = [tr.RWM(metric="identity"), tr.XifaraMALA(), tr.RiemannianHMC(solver="fixed-point", num_steps=10, jitter=0.0)]
+
+
+@pytest.mark.parametrize("method", slow_but(METHODS[:1], METHODS), ids=lambda method: method.name)
 def test_steps_shrink_with_the_noise(method):
     small, large = limits(method)
     assert 0.7 < np.log10(large / small) / 2 < 1.3

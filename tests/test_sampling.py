@@ -17,8 +17,6 @@ from tightrope import kinds, sampling
 from tightrope.initialise import Start
 from tightrope.progress import Progress
 
-QUICK_COMPILATION = True
-
 QUIET = dict(progress=False)
 
 

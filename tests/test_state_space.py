@@ -52,7 +52,6 @@ def at_truth(model):
     return jnp.asarray(model.parameters.coordinates(model.truth)), model.condition()
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", slow_but(["vector", "crooked-vector"], POSTERIORS))
 def test_markov_frame_is_the_dense_one(name):
     models = POSTERIORS[name]()
@@ -88,7 +87,6 @@ def test_markov_frame_is_the_dense_one(name):
         np.testing.assert_allclose(markov_step.state.momentum, dense_step.state.momentum, atol=1e-9)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_markov_equation_starts_at_the_identity():
     u, model = at_truth(crooked(length=5))
 
@@ -103,7 +101,6 @@ def test_markov_equation_starts_at_the_identity():
     np.testing.assert_allclose(slope, np.eye(model.m), atol=1e-11)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_gradient_of_the_log_volume_is_that_of_the_log_volume():
     model = chain(None, length=6)
     model = model._replace(
@@ -141,6 +138,8 @@ def kalman_smoother(model, sigma):
     return np.array([mean for mean, _ in smoothed]), np.array([np.diag(covariance) for _, covariance in smoothed])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("much_computed")
 def test_linear_gaussian_posterior_is_that_of_the_kalman_smoother():
     sigma = 0.1
     model = tr.zoo.load("linear-gaussian", sigma=sigma)
@@ -160,7 +159,6 @@ def test_linear_gaussian_posterior_is_that_of_the_kalman_smoother():
     assert (summary["mcse_mean"] < 0.1 * exact[1]).all()  # so the test could fail
 
 
-@pytest.mark.usefixtures("quick_compilation")
 def test_states_and_shapes_reach_the_trace():
     model = crooked()
     trace = tr.sample(model, draws=20, warmup=20, chains=2, seed=1, progress=False)

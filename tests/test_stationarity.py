@@ -31,6 +31,8 @@ from tightrope.projection import SOLVERS, Solver, project
 from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
 from tightrope.transitions import HMC, NUTS, run
 
+MUCH_COMPUTED = True
+
 REPLICATES = 50_000
 FEWER = 20_000  # of the kernels that solve an equation by derivatives of derivatives
 SEED = 20230
@@ -131,11 +133,7 @@ KERNELS = [
     ("symmetric", "static", "markov"),
     ("broyden", "nuts", "markov"),
 ]
-QUICK = [
-    ("newton", "nuts", "tall"),
-    ("symmetric", "static", "wide"),
-    *(("broyden", "nuts", frame) for frame in MODEL_OF),
-]
+QUICK = [("newton", "static", "tall"), ("symmetric", "static", "wide"), ("broyden", "nuts", "tall")]
 
 
 @pytest.mark.parametrize(("solver", "transition", "frame"), slow_but(QUICK, KERNELS))
@@ -147,9 +145,7 @@ def test_exact_draws_stay_exact(solver, transition, frame):
         assert outcome.failure_rate < 0.5, (sigma, outcome)
 
 
-@pytest.mark.parametrize(
-    ("frame", "force"), slow_but([("tall", "crooked"), ("wide", "cheap")], product(MODEL_OF, ["cheap", "crooked"]))
-)
+@pytest.mark.parametrize(("frame", "force"), slow_but([("wide", "crooked")], product(MODEL_OF, ["cheap", "crooked"])))
 def test_any_force_of_position_is_right(frame, force):
     outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
     assert outcome.is_exact, outcome
@@ -185,7 +181,7 @@ def riemannian_kernel(geometry, solver="newton", system=Riemannian, implicit=Imp
 @pytest.mark.parametrize(
     ("geometry", "solver", "transition"),
     slow_but(
-        [("fisher", "newton", "nuts")],
+        [("fisher", "fixed-point", "static")],
         [
             ("fisher", "newton", "nuts"),
             ("fisher", "fixed-point", "static"),
@@ -454,7 +450,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", slow_but([case for case in CASES if "Riem" not in case and "local" not in case], CASES)
+)
 def test_mutants_are_caught(case):
     setting, (transition, build), mutants = CASES[case]
     true = outcome_of(build, transition, **setting)

@@ -17,6 +17,8 @@ from test_stationarity import distance_from_normal, threshold
 import tightrope as tr
 from tightrope.transitions import run
 
+MUCH_COMPUTED = True
+
 pytestmark = pytest.mark.statistics
 
 

@@ -25,8 +25,6 @@ import tightrope as tr
 from tightrope import choice, runs
 from tightrope.results import NoDraws
 
-QUICK_COMPILATION = True
-
 DISTURBED = Path(__file__).parent / "disturbed.py"
 
 

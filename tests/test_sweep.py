@@ -22,7 +22,6 @@ from tightrope.engines import packed, run_apart
 from tightrope.store import Store
 from tightrope.sweep import result_of
 
-QUICK_COMPILATION = True
 TIMED = ("compile_time", "warmup_time", "sampling_time", "ess_per_second")
 
 
