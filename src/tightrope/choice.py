@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import jax.random as jr
 import numpy as np
-from arviz_stats.base import array_stats
 
+from tightrope.diagnostics import bulk_ess
 from tightrope.kinds import Turning
 from tightrope.methods import NUTS
 from tightrope.progress import Progress
@@ -133,5 +133,5 @@ def efficiency(run: Run, window: slice) -> float:
     if (np.ptp(draws.info.lp, axis=1) == 0).any():
         return 0.0
     judged = np.unique(np.linspace(0, run.model.d - 1, MAX_JUDGED).astype(int))
-    sizes = [array_stats.ess(draws.u[..., i], chain_axis=0, draw_axis=1, method="bulk") for i in judged]
+    sizes = [bulk_ess(draws.u[..., i]) for i in judged]
     return float(np.nan_to_num(sizes, nan=0.0).min()) / draws.info.lp.size

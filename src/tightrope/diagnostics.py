@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-import arviz_stats
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -22,6 +21,8 @@ class SamplingWarning(UserWarning):
 
 def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFrame:
     """Mean, spread, interval, R-hat and effective sample sizes, by default of the model's quantities."""
+    import arviz_stats  # here and below: it takes a second, which whoever wants help or a list of models would wait
+
     posterior = trace.children["posterior"].dataset
     if var_names is None:
         # A list of one name comes back from a file as the name.
@@ -30,6 +31,13 @@ def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFr
     # One variable at a time: ArviZ puts wrong labels on a matrix whose axes another variable has in another order.
     tables = [arviz_stats.summary(trace, var_names=[name], round_to="none") for name in var_names]
     return pd.concat(tables).astype(float)
+
+
+def bulk_ess(draws: np.ndarray) -> float:
+    """The bulk effective sample size of one number's draws (chain, draw)."""
+    from arviz_stats.base import array_stats
+
+    return float(array_stats.ess(draws, chain_axis=0, draw_axis=1, method="bulk"))
 
 
 def scalars(posterior: xr.Dataset) -> dict[str, np.ndarray]:

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import numpy as np
-from arviz_stats.base import array_stats
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tightrope.diagnostics import bulk_ess
 from tightrope.kernel import Draw
 from tightrope.types import FAILURES
 
@@ -85,7 +85,7 @@ class Progress:
         computed, value = self.ess.get(chain, (0.0, float("nan")))
         if now - computed > SECONDS_PER_ESS and now > began:
             lp = Draw.unpack(np.concatenate(rows)[-drawn:]).info.lp
-            share = float(array_stats.ess(lp[None], chain_axis=0, draw_axis=1)) / len(lp)
+            share = bulk_ess(np.asarray(lp)[None]) / len(lp)
             value = share * (drawn - drawn_then) / (now - began)
             self.ess[chain] = now, value
         return f"{value:.0f}" if np.isfinite(value) else ""
