@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tightrope import bench as benchmark
 from tightrope import plots, sampling, zoo
 from tightrope import reproduce as targets
 from tightrope.diagnose import diagnose_model
@@ -111,6 +112,29 @@ def reproduce(
     length = targets.QUICK if quick else targets.PAPER if paper else targets.DEFAULT
     say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
     targets.reproduce(targets.Request(target, out, say, length, engine, workers, scheduler))
+
+
+@app.command()
+def bench(
+    posteriors: Annotated[list[str] | None, typer.Argument(help="toy, toy:0.01 with a noise scale, ...")] = None,
+    against: Annotated[str, typer.Option(help="Peers, with commas between them.")] = "mici,numpyro,nutpie,blackjax",
+    chains: Annotated[int, typer.Option(help="Chains of each sampler.")] = 4,
+    warmup: Annotated[int, typer.Option(help="Iterations of warm-up of each sampler.")] = 1000,
+    budget: Annotated[float | None, typer.Option(help="Seconds that each may take; 600 by default.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A minute and 100 effective draws each.")] = False,
+    seed: Annotated[int, typer.Option(help="Of starting points and samplers.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for results.json and results.md.")] = Path("runs/bench"),
+) -> None:
+    """Run Tightrope and its peers on the same posteriors, until each has 400 effective draws or its time is up."""
+    rules = benchmark.QUICK if quick else benchmark.Rules()
+    if budget is not None:
+        sampling.check_time(budget)
+        rules = rules._replace(budget=budget)
+    say = lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True)
+    peers = [peer.strip() for peer in against.split(",") if peer.strip()]
+    count = sampling.check_count
+    sizes = (count("chains", chains, 1), count("warmup", warmup, 1), count("seed", seed, 0))
+    benchmark.bench(benchmark.Request(posteriors or benchmark.POSTERIORS, peers, out, say, rules, *sizes))
 
 
 def show_summary(trace: xr.DataTree) -> str:

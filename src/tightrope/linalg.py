@@ -13,6 +13,9 @@ def orthonormalise(columns: Array) -> tuple[Array, Array]:
     Householder QR: its error grows with the condition number, where a Cholesky factor of the Gram matrix
     has the square of it and breaks down at sigma = 1e-6.
     """
+    if columns.shape[1] == 1:  # no call of LAPACK: a step of the toy takes a quarter less
+        length = jnp.sqrt((columns**2).sum())
+        return columns / length, jnp.log(length)
     basis, upper = jnp.linalg.qr(columns)
     return basis, jnp.log(jnp.abs(jnp.diagonal(upper))).sum()
 
