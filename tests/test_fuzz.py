@@ -177,7 +177,7 @@ def outcomes(number, num_models):
     return found
 
 
-SHARDS, PER_SHARD = 8, 28
+SHARDS, PER_SHARD = 8, 25
 
 
 def test_a_few_random_models():

@@ -446,8 +446,9 @@ def test_ctrl_c_in_a_terminal(tmp_path):
     path = tmp_path / "run"
     arguments, environment = tightrope(path, "run", "toy", "--draws", "100000", "--out", str(path), TERMINAL="yes")
     terminal, inner = os.openpty()
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where a shell runs these tests in its background
     process = subprocess.Popen(
-        arguments, env=environment, stdin=inner, stdout=inner, stderr=inner, start_new_session=True
+        arguments, env=environment, stdin=inner, stdout=inner, stderr=inner, start_new_session=True, preexec_fn=heed
     )
     os.close(inner)
     shown = []
