@@ -101,7 +101,7 @@ def test_metrics_are_at_least_the_identity(geometry):
     assert jax.jit(jax.vmap(least))(jr.split(jr.key(0), 200)).min() > 1 - 1e-9
 
 
-@pytest.mark.parametrize("kind", [tr.RiemannianNUTS, tr.LocalMALA])
+@pytest.mark.parametrize("kind", slow_but([tr.LocalMALA], [tr.RiemannianNUTS, tr.LocalMALA]))
 def test_fisher_metric_is_refused_for_other_noise(kind):
     heavy = some_model(0.3, noise=dist.StudentT(4.0))
     with pytest.raises(tr.InputError, match="additive normal noise"):

@@ -30,9 +30,10 @@ def drawn(name, sigma, seed=3):
     return exact_draw(jr.key(seed), name, sigma)
 
 
-@pytest.mark.parametrize("sigma", [0.3, 0.01, None])
-@pytest.mark.parametrize("name", ["bend", "fold"])
-@pytest.mark.parametrize("frame", DENSE)
+@pytest.mark.parametrize("sigma", slow_but([0.01, None], [0.3, 0.01, None]))
+@pytest.mark.parametrize(
+    ("frame", "name"), slow_but([("tall", "bend"), ("wide", "fold")], product(DENSE, ["bend", "fold"]))
+)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_step_is_the_papers(solver, frame, name, sigma):
     u, model = drawn(name, sigma)

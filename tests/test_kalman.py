@@ -85,7 +85,7 @@ def test_transposes(n, q):
     np.testing.assert_allclose(left.sum(), right.sum(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("view_scale", [0.1, 1.0, 100.0])
+@pytest.mark.parametrize("view_scale", slow_but([1.0], [0.1, 1.0, 100.0]))
 @pytest.mark.parametrize("n, q", SHAPES)
 def test_gradient_of_the_log_determinant_is_the_dense_one(n, q, view_scale):
     chain = chain_of(n, q, view_scale=view_scale)

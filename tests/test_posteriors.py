@@ -22,7 +22,7 @@ def standard_errors(trace, functions, expected):
     return {name: (table.loc[name, "mean"] - expected[name]) / table.loc[name, "mcse_mean"] for name in functions}
 
 
-@pytest.mark.parametrize("sigma", slow_but([1.0, 1e-8], [1.0, 1e-2, 1e-4, 1e-6, 1e-8]))
+@pytest.mark.parametrize("sigma", slow_but([1e-8], [1.0, 1e-2, 1e-4, 1e-6, 1e-8]))
 def test_toy_agrees_with_quadrature(sigma):
     trace = tr.sample(tr.zoo.load("toy", sigma=sigma), draws=2500, chains=4, seed=3, progress=False)
     square = lambda place: lambda posterior: posterior["theta"][..., place] ** 2
@@ -76,7 +76,7 @@ def test_lotka_volterra_agrees_with_stan():
     assert trace.sample_stats["step_size"].values.min() > 0.2
 
 
-@pytest.mark.parametrize(("rows", "frame"), [(2, "wide"), (6, "tall")])
+@pytest.mark.parametrize(("rows", "frame"), slow_but([(6, "tall")], [(2, "wide"), (6, "tall")]))
 def test_linear_model_agrees_with_its_posterior(rows, frame):
     """Theorem 1: and no data are explained better by a smaller step."""
     rng = np.random.default_rng(rows)

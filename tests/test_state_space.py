@@ -52,7 +52,7 @@ def at_truth(model):
     return jnp.asarray(model.parameters.coordinates(model.truth)), model.condition()
 
 
-@pytest.mark.parametrize("name", slow_but(["vector", "crooked-vector"], POSTERIORS))
+@pytest.mark.parametrize("name", slow_but(["vector"], POSTERIORS))
 def test_markov_frame_is_the_dense_one(name):
     models = POSTERIORS[name]()
     vectors = jr.normal(jr.key(3), (3, models[0].d + models[0].m))
@@ -101,6 +101,7 @@ def test_markov_equation_starts_at_the_identity():
     np.testing.assert_allclose(slope, np.eye(model.m), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_log_volume_is_that_of_the_log_volume():
     model = chain(None, length=6)
     model = model._replace(

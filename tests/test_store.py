@@ -129,7 +129,7 @@ def resumed_until_finished(path, model, **options):
     return stages
 
 
-@pytest.mark.parametrize("method", ["lifted-nuts", "nuts"])
+@pytest.mark.parametrize("method", slow_but(["lifted-nuts"], ["lifted-nuts", "nuts"]))
 def test_a_resumed_run_has_the_same_draws(tmp_path, legs, monkeypatch, method):
     options = OPTIONS | {"method": method, "thin": 3, "save_warmup": True}
     expected = tr.sample(own_model(), **options)
