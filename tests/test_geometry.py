@@ -6,6 +6,7 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from cases import slow_but
 from small import exact_draw
 
 import tightrope as tr

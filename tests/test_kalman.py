@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from cases import slow_but
 
 from tightrope import kalman
 from tightrope.kalman import Chain

@@ -20,6 +20,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from cases import slow_but
 
 import tightrope as tr
 from tightrope import choice, runs
