@@ -23,7 +23,7 @@ BIN := $(ENV)/bin
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow test-statistics smoke check format bench clean interpreter
+.PHONY: help demo test slow laws test-statistics smoke check format bench clean interpreter
 
 help:  ## list the targets
 	@echo "make <target> [PYTHON=python3.13]"
@@ -36,8 +36,11 @@ demo: $(ENV)/ready-run  ## sample the Lotka-Volterra posterior into runs/demo
 test: $(ENV)/ready-dev  ## run the tests, in WORKERS processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
 
-slow: $(ENV)/ready-dev  ## run the tests that take long: more kernels, posteriors, random models, kills, NumPyro
+slow: $(ENV)/ready-dev  ## run the tests that take long: posteriors, random models, kills, sweeps, NumPyro
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+
+laws: $(ENV)/ready-dev  ## run the test of exact stationarity for all kernels, and all mutants: a quarter of an hour
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m laws
 
 test-statistics: $(ENV)/ready-dev  ## run the tests of the law of whole runs: calibration, joint tests, a million draws
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m statistics

@@ -72,11 +72,11 @@ def simulated(model, key):
     return u, jnp.concatenate([jnp.ravel(block) for block in blocks.values()])
 
 
-def sampled(model, y, u, keys, num_warmup, num_draws):
+def sampled(model, y, u, keys, num_warmup, num_draws, max_depth=MAX_DEPTH):
     """Draws of u given each of many data sets, shape (data set, draw, d), by the compiled part of the sampler."""
-    kernel, stop = Kernel(model, tr.LiftedNUTS(force="exact", max_depth=MAX_DEPTH), num_warmup), num_warmup + num_draws
+    kernel, stop = Kernel(model, tr.LiftedNUTS(force="exact", max_depth=max_depth), num_warmup), num_warmup + num_draws
     kernel.capacity = (
-        stop * 2**MAX_DEPTH
+        stop * 2**max_depth
     )  # steps, enough for all draws in one call; XLA makes its loop quick below 2 MB
 
     def given(y, u, key):

@@ -193,4 +193,4 @@ def test_examples_of_the_readme_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_sweep_of_the_readme_runs(tmp_path, monkeypatch):
-    assert len(run_examples(tmp_path, monkeypatch, lambda block: "sweep" in block)["table"]) == 6
+    assert len(run_examples(tmp_path, monkeypatch, lambda block: "sweep" in block)["table"]) == 4

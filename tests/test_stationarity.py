@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from cases import slow_but
+from cases import law_but
 from jax import lax
 from jax.scipy.special import ndtr
 from small import DENSE, exact_draw
@@ -136,7 +136,7 @@ KERNELS = [
 QUICK = [("newton", "static", "tall"), ("symmetric", "static", "wide"), ("broyden", "nuts", "tall")]
 
 
-@pytest.mark.parametrize(("solver", "transition", "frame"), slow_but(QUICK, KERNELS))
+@pytest.mark.parametrize(("solver", "transition", "frame"), law_but(QUICK, KERNELS))
 def test_exact_draws_stay_exact(solver, transition, frame):
     outcomes = outcomes_of(true_kernel(frame, solver), TRANSITIONS[transition], MODEL_OF[frame], SIGMAS, 0.5, 2)
     for sigma, outcome in zip(SIGMAS, outcomes, strict=True):
@@ -145,7 +145,7 @@ def test_exact_draws_stay_exact(solver, transition, frame):
         assert outcome.failure_rate < 0.5, (sigma, outcome)
 
 
-@pytest.mark.parametrize(("frame", "force"), slow_but([("wide", "crooked")], product(MODEL_OF, ["cheap", "crooked"])))
+@pytest.mark.parametrize(("frame", "force"), law_but([("wide", "crooked")], product(MODEL_OF, ["cheap", "crooked"])))
 def test_any_force_of_position_is_right(frame, force):
     outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
     assert outcome.is_exact, outcome
@@ -165,7 +165,7 @@ def flat_kernel(metric, system=Euclidean):
 
 
 @pytest.mark.parametrize(
-    ("metric", "transition"), slow_but([("diagonal", "static"), ("dense", "nuts")], product(METRICS, TRANSITIONS))
+    ("metric", "transition"), law_but([("diagonal", "static"), ("dense", "nuts")], product(METRICS, TRANSITIONS))
 )
 def test_methods_without_a_manifold_are_right(metric, transition):
     outcome = outcome_of(flat_kernel(metric), TRANSITIONS[transition], "bend", None, 0.3, 2)
@@ -180,7 +180,7 @@ def riemannian_kernel(geometry, solver="newton", system=Riemannian, implicit=Imp
 
 @pytest.mark.parametrize(
     ("geometry", "solver", "transition"),
-    slow_but(
+    law_but(
         [("fisher", "fixed-point", "static")],
         [
             ("fisher", "newton", "nuts"),
@@ -450,9 +450,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", slow_but(["lifted, smooth", "lifted, several solutions", "flat", "random walk"], CASES)
-)
+@pytest.mark.parametrize("case", law_but(["lifted, smooth", "lifted, several solutions", "flat", "random walk"], CASES))
 def test_mutants_are_caught(case):
     setting, (transition, build), mutants = CASES[case]
     true = outcome_of(build, transition, **setting)

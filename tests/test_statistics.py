@@ -86,7 +86,7 @@ def test_a_million_draws_have_the_moments_of_the_law(target, num_chains=5000, nu
     keys = jr.split(jr.key(4), num_chains)
     start = jax.vmap(model.parameters.draw)(keys)
     y = jnp.tile(model.data, (num_chains, 1))
-    u = calibration.sampled(model, y, start, keys, 100, num_draws)
+    u = calibration.sampled(model, y, start, keys, 100, num_draws, max_depth=3)
     assert u.shape == (num_chains, num_draws, 2)
     b = np.asarray(jax.vmap(jax.vmap(lambda u: model.parameters.values(u)["b"]))(u))
     means = moments(b).mean(1)  # of chains, which are independent
