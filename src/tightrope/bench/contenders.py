@@ -223,7 +223,7 @@ class Nutpie:
                 complete = np.isfinite(found["u"].values[..., 0]).sum(1)
                 if len(complete) == len(self.task.starts) and complete.min() >= number:
                     return trace
-            time.sleep(0.2)
+            time.sleep(1.0)  # a look at all draws so far takes time from the chains
 
     def draw(self, number: int) -> Batch:
         trace = self.wait(self.taken + number)

@@ -70,7 +70,7 @@ def cells(row: Row, ours: Row | None, rules: Rules) -> list[str]:
         *sizes,
         *rates,
         shown(steps, "{:.1f}"),
-        shown(per_step, "{:.0f}"),
+        shown(per_step, "{:.3g}"),
         " + ".join(times),
         *ratios,
     ]
