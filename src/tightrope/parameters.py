@@ -50,7 +50,6 @@ class Parameters:
         # Stacked here and not where they are traced: leaves of a distribution have another order in every process,
         # and a program that differs is compiled anew.
         self.groups = [(names, stacked([self.priors[name] for name in names])) for names in alike(self.priors)]
-        self.evaluate = jax.jit(self.evaluated)  # so that it is traced once, however often a program asks for it
         if self.d == 0:
             raise InputError("priors define no free parameter.")
 
@@ -87,7 +86,7 @@ class Parameters:
         """Negative log prior density of u."""
         return self.evaluate(u)[1]
 
-    def evaluated(self, u: Array) -> tuple[dict[str, Array], Array]:
+    def evaluate(self, u: Array) -> tuple[dict[str, Array], Array]:
         """The parameters at u and the negative log density."""
         parts = self.split(u)
         values: dict[str, Array] = {}
