@@ -3,6 +3,7 @@
 PYTHON  ?= python3
 WORKERS ?= 2
 SMOKE   ?= tests/test_api.py
+SLOW    ?=
 
 MINOR   := import sys; print("%d.%d" % sys.version_info[:2])
 VERSION := $(shell $(PYTHON) -c '$(MINOR)' 2>/dev/null)
@@ -37,7 +38,7 @@ test: $(ENV)/ready-dev  ## run the tests, in WORKERS processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=20
 
 slow: $(ENV)/ready-dev  ## run the tests that take long: posteriors, random models, kills, sweeps, NumPyro
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow $(SLOW)
 
 laws: $(ENV)/ready-dev  ## run the test of exact stationarity for all kernels, and all mutants: a quarter of an hour
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m laws
