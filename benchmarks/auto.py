@@ -3,8 +3,8 @@
     python benchmarks/auto.py [NAME ...] [--seed 1] [--table FILE]
 
 Better is more effective draws per second of sampling; a sampler that does not converge (R-hat above 1.05) has none.
-NUTS is stopped when it has taken ten times as long as the lifted sampler. What `auto` costs is the time of the sampler
-that it gave up, as a share of the rest of the run without compilation.
+NUTS is stopped when it has taken three times as long as the lifted sampler, and judged by what it has then. What
+`auto` costs is the time of the sampler that it gave up, as a share of the rest of the run without compilation.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import tightrope as tr
 from tightrope.diagnostics import performance
 from tightrope.results import NoDraws
 
-PATIENCE, MAX_R_HAT = 10, 1.05
+PATIENCE, MAX_R_HAT = 3, 1.05
 
 
 def regression(num_data=5000, d=20):

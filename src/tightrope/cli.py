@@ -92,7 +92,7 @@ def diagnose(
 
 @app.command()
 def reproduce(
-    target: Annotated[str, typer.Argument(help="A figure or table of the paper, or `list`, which names them all.")],
+    target: Annotated[str, typer.Argument(help="A figure or table of the paper, `all`, or `list` to see them.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and noise scales.")] = False,
     paper: Annotated[bool, typer.Option("--paper", help="As many runs and draws as the paper has.")] = False,
     engine: Annotated[str, typer.Option(help="local, or dask for the workers of a scheduler.")] = "local",
@@ -100,7 +100,7 @@ def reproduce(
     scheduler: Annotated[str | None, typer.Option(help="Address of a scheduler of Dask.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the data and the picture.")] = Path("runs/reproduce"),
 ) -> None:
-    """Make a figure or table of the paper; after Ctrl-C, the same command goes on."""
+    """Make a figure or table of the paper and a page of all that is made; after Ctrl-C, the same command goes on."""
     if target == "list":
         table = Table("name", "description", box=None)
         for name in targets.TARGETS:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from tightrope.checks import one_of
-from tightrope.reproduce import acceptance, density, efficiency
-from tightrope.reproduce.request import DEFAULT, PAPER, QUICK, Length, Request
+from tightrope.reproduce import (
+    acceptance,
+    curvature,
+    density,
+    efficiency,
+    fields,
+    measured,
+    pairs,
+    step_sizes,
+    sticking,
+)
+from tightrope.reproduce.page import note, write_index
+from tightrope.reproduce.request import DEFAULT, PAPER, QUICK, Claim, Length, Request
+from tightrope.types import SamplingError
 
-__all__ = ["DEFAULT", "PAPER", "QUICK", "TARGETS", "Length", "Request", "description", "reproduce"]
+__all__ = ["ALL", "DEFAULT", "PAPER", "QUICK", "TARGETS", "Claim", "Length", "Request", "description", "reproduce"]
 
-TARGETS: dict[str, Callable[[Request], None]] = {
+ALL = "all"
+TARGETS: dict[str, Callable[[Request], Sequence[Claim]]] = {
     "figure-1": density.figure_1,
     "figure-2": acceptance.figure_2,
     "figure-3": density.figure_3,
@@ -20,8 +34,15 @@ TARGETS: dict[str, Callable[[Request], None]] = {
     "figure-6": efficiency.figure_6,
     "figure-7": efficiency.figure_7,
     "figure-8": efficiency.figure_8,
-    "table-1": efficiency.table_1,
+    "table-1": measured.table_1,
     "figure-a1": acceptance.figure_a1,
+    "figure-c1": step_sizes.figure_c1,
+    "figure-c2": step_sizes.figure_c2,
+    "figure-c3": curvature.figure_c3,
+    "figure-c4": fields.figure_c4,
+    "figure-c5": pairs.figure_c5,
+    "figure-c6": sticking.figure_c6,
+    **pairs.MEASURED,
 }
 
 
@@ -31,7 +52,28 @@ def description(target: str) -> str:
 
 
 def reproduce(request: Request) -> None:
-    """Make a figure or table: run what it needs into the folder, then draw from the files there."""
-    one_of("target", request.target, TARGETS)
+    """Make a figure or table, or all: run what it needs into the folder, draw from the files there, write the page."""
+    one_of("target", request.target, (*TARGETS, ALL))
     request.out.mkdir(parents=True, exist_ok=True)
-    TARGETS[request.target](request)
+    failed = []
+    for target in TARGETS if request.target == ALL else [request.target]:
+        try:
+            make(request._replace(target=target))
+        except Exception as error:
+            if request.target != ALL:
+                raise
+            failed.append(target)  # an hour's work is not lost for one of thirty
+            request.say(f"{target}: {type(error).__name__}: {error}")
+    request.say(f"Left {write_index(request.out, list(TARGETS))}")
+    if failed:
+        raise SamplingError(f"not made: {', '.join(failed)}. What was kept is not run again by the same command.")
+
+
+def make(request: Request) -> None:
+    """One target, and a record of what it has come to."""
+    began = time.perf_counter()
+    claims = TARGETS[request.target](request)
+    for claim in claims:
+        word = {True: "borne out", False: "not borne out", None: "not told"}[claim.is_borne_out]
+        request.say(f"{request.target}: {claim.text} {word.capitalize()}: {claim.found}.")
+    note(request, description(request.target), claims, time.perf_counter() - began)

@@ -17,7 +17,7 @@ from tightrope import methods, plots, zoo
 from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.reproduce.loop import points
-from tightrope.reproduce.request import Request
+from tightrope.reproduce.request import Claim, Request
 from tightrope.transitions import run
 from tightrope.types import Array
 
@@ -41,18 +41,27 @@ FIGURE_A1: dict[str, Method] = {
 }
 
 
-def figure_2(request: Request) -> None:
+def figure_2(request: Request) -> list[Claim]:
     """Acceptance over noise scale and step size on the toy, six methods."""
-    heat_maps(FIGURE_2, request)
+    slopes = heat_maps(FIGURE_2, request)
+    ours = slopes.pop("lifted")
+    text = "The lifted sampler's largest step does not depend on the noise."
+    return [shrinking(slopes), Claim(text, abs(ours) < 0.1, f"slope {ours:.2f}")]
 
 
-def figure_a1(request: Request) -> None:
+def figure_a1(request: Request) -> list[Claim]:
     """Acceptance over noise scale and step size on the toy, the position-dependent proposals."""
-    heat_maps(FIGURE_A1, request)
+    return [shrinking(heat_maps(FIGURE_A1, request))]
 
 
-def heat_maps(compared: Mapping[str, Method], request: Request) -> None:
-    """Run the grids into a file, then draw and tell what the file holds."""
+def shrinking(slopes: Mapping[str, float]) -> Claim:
+    found = "slopes of log step size over log noise " + ", ".join(f"{name} {x:.2f}" for name, x in slopes.items())
+    is_so = all(0.7 < slope < 1.3 for slope in slopes.values())
+    return Claim("The largest step that is accepted shrinks in proportion to the noise.", is_so, found)
+
+
+def heat_maps(compared: Mapping[str, Method], request: Request) -> dict[str, float]:
+    """Run the grids into a file, then draw and tell what the file holds; how each method's largest step goes."""
     num_draws, found = min(request.length.draws, 1000), {}
     toy = lambda sigma: zoo.load("toy", sigma=sigma)
     for name, method in compared.items():
@@ -66,11 +75,14 @@ def heat_maps(compared: Mapping[str, Method], request: Request) -> None:
     with xr.open_dataset(request.file(".nc"), engine="h5netcdf") as saved:
         means = saved["acceptance"].mean("chain").load()
     plots.heat_maps(means, request.file(""))
+    slopes = {}
     for name in means["method"].values:
         limits = largest_steps(means.sel({"method": name}))
+        slopes[str(name)] = slope(limits)
         steps = " ".join("  none " if np.isnan(limit) else f"{limit:7.1e}" for limit in limits)
-        request.say(f"{name:24} largest eps with acceptance over {HALF}: {steps}  slope {slope(limits):.2f}")
+        request.say(f"{name:24} largest eps with acceptance over {HALF}: {steps}  slope {slopes[str(name)]:.2f}")
     request.left(".nc", ".png", ".svg")
+    return slopes
 
 
 def acceptance_grid(

@@ -1,189 +1,98 @@
-"""Effective draws per second of the paper's methods on its posteriors, as the noise vanishes and on measured data."""
+"""Effective draws per second of the paper's methods on its posteriors, as the noise vanishes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from tightrope.cells import Cell
-from tightrope.kinds import Method
-from tightrope.methods import NUTS, LiftedNUTS, RiemannianNUTS
 from tightrope.reproduce import pictures
-from tightrope.reproduce.request import Length, Request
-from tightrope.sweep import sweep
+from tightrope.reproduce.families import HMC, LIFTED, RIEMANNIAN, family_table, medians, told
+from tightrope.reproduce.request import Claim, Request
 
-TARGET_ACCEPT = 0.9
-
-
-def lifted(solver: str, **options: Any) -> Method:
-    # The tolerance is in units of the noise, the paper's in those of the data: stricter wherever sigma is below 1.
-    return LiftedNUTS(solver=solver, target_accept=TARGET_ACCEPT, max_iterations=50, **options)
+FLAT, STEEP = 3.0, 10.0  # a fall by less is none to speak of, one by more is a collapse
 
 
-def compared(**options: Any) -> dict[str, Method]:
-    """The methods of every figure; with the paper's solvers go the exact forces of the paper."""
-    flat = {"target_accept": TARGET_ACCEPT, **options}
-    return {
-        "lifted, Newton": lifted("newton", force="exact", **options),
-        "lifted, symmetric": lifted("symmetric", force="exact", **options),
-        "lifted, Broyden": lifted("broyden", **options),
-        "HMC, diagonal": NUTS(metric="diagonal", **flat),
-        "HMC, dense": NUTS(metric="dense", **flat),
-    }
-
-
-def riemannian(**options: Any) -> dict[str, Method]:
-    """Both metrics by the paper's fixed-point iteration, and by Newton's."""
-    flat = {"target_accept": TARGET_ACCEPT, **options}
-    return {
-        f"RM-HMC, {name}{how}": RiemannianNUTS(metric=metric, solver=solver, **flat)
-        for name, metric in {"Fisher": "fisher", "SoftAbs": "softabs"}.items()
-        for how, solver in {"": "fixed-point", ", Newton": "newton"}.items()
-    }
-
-
-class Family(NamedTuple):
-    """A posterior for a range of noise scales, and the methods to compare there."""
-
-    model: str
-    sigmas: tuple[float, ...]
-    methods: Mapping[str, Method] = compared()
-
-
-FAMILIES = {
-    "figure-4": Family(
-        "toy", (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), {**compared(max_depth=15), **riemannian(max_depth=15)}
-    ),
-    "figure-5": Family("nonlinear-ssm", (1e-3, 1e-2, 1e-1, 1.0, 10.0)),
-    "figure-6": Family("fitzhugh-nagumo", (1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1, 10**-0.5, 1.0)),
-    "figure-7": Family("hodgkin-huxley", (1e-2, 10**-1.5, 1e-1, 1.0)),
-    "figure-8": Family("poisson", (1e-3, 1e-2, 1e-1, 1.0)),
-}
-
-# ESS per second as printed in the paper: lifted by Newton, HMC with a diagonal and with a dense metric.
-PRINTED = {
-    "lotka-volterra": (35.0, 15.0, 300.0),
-    "soil-hn-t35": (6.6, 2.1, 3.4),
-    "soil-ak-t25": (17.0, 4.4, 2.8),
-    "squid-potassium": (52.0, 23.0, 29.0),
-    "squid-sodium": (3.9, 1.6, 3.0),
-}
-IN_TABLE = {name: compared()[name] for name in ("lifted, Newton", "HMC, diagonal", "HMC, dense")}
-OURS = "lifted, as it comes"
-
-
-def figure_4(request: Request) -> None:
+def figure_4(request: Request) -> list[Claim]:
     """Effective draws per second and R-hat on the toy, all methods, as its noise vanishes."""
-    against_noise(request)
+    found = against_noise(request)
+    return [keeps_its_pace(found), collapses(found, "HMC, Riemannian or not,", HMC + RIEMANNIAN)]
 
 
-def figure_5(request: Request) -> None:
+def figure_5(request: Request) -> list[Claim]:
     """The same for the nonlinear state space model."""
-    against_noise(request)
+    found = against_noise(request)
+    return [keeps_its_pace(found), collapses(found, "HMC with either metric", HMC)]
 
 
-def figure_6(request: Request) -> None:
+def figure_6(request: Request) -> list[Claim]:
     """The same for FitzHugh and Nagumo's neuron."""
-    against_noise(request)
+    found = against_noise(request)
+    return [keeps_its_pace(found), collapses(found, "HMC with a diagonal metric", HMC[:1])]
 
 
-def figure_7(request: Request) -> None:
+def figure_7(request: Request) -> list[Claim]:
     """The same for Hodgkin and Huxley's neuron."""
-    against_noise(request)
+    found = against_noise(request)
+    return [converges(found), never_converges(found)]
 
 
-def figure_8(request: Request) -> None:
+def figure_8(request: Request) -> list[Claim]:
     """The same for the conductivity of a disc."""
-    against_noise(request)
+    found = against_noise(request)
+    return [keeps_its_pace(found), never_converges(found)]
 
 
-def against_noise(request: Request) -> None:
-    """Run a family, then draw and tell what the file holds."""
-    family = FAMILIES[request.target]
-    cells = [
-        cell
-        for sigma in spread(family.sigmas, request.length)
-        for line, method in family.methods.items()
-        for cell in sets(request, line, model=family.model, options={"sigma": float(sigma)}, method=method)
-    ]
-    table = run(request, cells)
+def against_noise(request: Request) -> pd.DataFrame:
+    """Run a family, then draw and tell what the file holds; ESS per second by line and noise scale."""
+    table = family_table(request, request.target)
     found = medians(table, ["line", "sigma"]).unstack("sigma")
     for line in table["line"].unique():
         values = " ".join(f"{sigma:.0e}: {told(value)}" for sigma, value in found.loc[line].items())
         request.say(f"{line:28} ESS/s at sigma  {values}")
     pictures.efficiency(table, found, request.file(""))
     request.left(".csv", ".png", ".svg")
+    return found
 
 
-def table_1(request: Request) -> None:
-    """Effective draws per second on the five measured posteriors, beside the paper's."""
-    methods = {**IN_TABLE, OURS: LiftedNUTS()}
-    cells = [
-        cell
-        for model in PRINTED
-        for line, method in methods.items()
-        for cell in sets(request, line, model=model, method=method)
-    ]
-    table = run(request, cells)
-    found = medians(table, ["model", "line"])
-    head = ["posterior", "d", "m", *(name for line in IN_TABLE for name in (line, "paper")), OURS]
-    rows = [head, ["---"] * len(head)]
-    for model, printed in PRINTED.items():
-        sizes = [f"{size:.0f}" for size in table.loc[table["model"] == model, ["d", "m"]].max()]
-        pairs = zip(IN_TABLE, printed, strict=True)
-        values = [text for line, value in pairs for text in (told(found[model, line]), f"{value:g}")]
-        rows.append([model, *sizes, *values, told(found[model, OURS])])
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    request.file(".md").write_text("\n".join([f"Min bulk ESS per second, by `{request.command}`.", "", *lines, ""]))
-    for line in lines:
-        request.say(line)
-    pictures.posteriors(found.unstack("line")[list(methods)], PRINTED, list(IN_TABLE), request.file(""))
-    request.left(".csv", ".md", ".png", ".svg")
+def fall(values: pd.Series) -> float:
+    """How many times slower the smallest noise is than the largest; infinity if it does not converge there at all."""
+    thin, wide = values.iloc[0], values.dropna()
+    return np.inf if np.isnan(thin) else float(wide.iloc[-1] / thin)
 
 
-def spread(values: tuple[float, ...], length: Length) -> list[float]:
-    """So many of the values, the ends among them."""
-    number = length.num_sigmas or len(values)
-    return [values[place] for place in np.linspace(0, len(values) - 1, number).round().astype(int)]
+def told_falls(falls: dict[str, float]) -> str:
+    words = {line: "none left" if np.isinf(value) else f"{value:.2g} times" for line, value in falls.items()}
+    return "from the largest noise to the smallest " + ", ".join(f"{line} {word}" for line, word in words.items())
 
 
-def sets(request: Request, line: str, **options: Any) -> list[Cell]:
-    """The cells of one dot: sets of chains from several seeds, and from other starts where they are asked for."""
-    length = request.length
-    return [
-        Cell(
-            **options,
-            init=init,
-            chains=length.chains,
-            warmup=length.warmup,
-            draws=length.draws,
-            seed=seed,
-            max_time=length.max_time,
-            labels={"line": line if init == "auto" else f"{line}, from the {init}", "command": request.command},
-        )
-        for init in length.inits
-        for seed in range(1, length.num_sets + 1)
-    ]
+def keeps_its_pace(found: pd.DataFrame) -> Claim:
+    falls = {line: fall(found.loc[line]) for line in LIFTED}
+    text = "The lifted sampler keeps its pace as the noise vanishes, with every solver."
+    return Claim(text, all(value < FLAT for value in falls.values()), told_falls(falls))
 
 
-def run(request: Request, cells: list[Cell]) -> pd.DataFrame:
-    """All cells, as the file has them that is left of them; those that did not converge have no ESS."""
-    table = sweep(
-        cells, request.file("-cells"), engine=request.engine, workers=request.workers, scheduler=request.scheduler
-    )
-    table = table.reindex(columns=[*dict.fromkeys([*table.columns, "r_hat", "ess_per_second", "d", "m"])])
-    table.assign(is_converged=table["r_hat"] <= pictures.MAX_R_HAT).to_csv(request.file(".csv"), index=False)
-    return pd.read_csv(request.file(".csv"))
+def collapses(found: pd.DataFrame, who: str, lines: Sequence[str]) -> Claim:
+    falls = {line: fall(found.loc[line]) for line in lines}
+    text = f"{who} slows down or stops converging as the noise vanishes."
+    return Claim(text, all(value > STEEP for value in falls.values()), told_falls(falls))
 
 
-def medians(table: pd.DataFrame, by: list[str]) -> pd.Series:
-    """Median ESS per second over sets of chains, of which one that did not converge has none; NaN for none."""
-    values = table["ess_per_second"].where(table["is_converged"], 0.0)
-    return values.groupby([table[name] for name in by]).median().replace(0.0, np.nan)
+def converges(found: pd.DataFrame) -> Claim:
+    at, text = counts(found, LIFTED[:1]), "The lifted sampler by Newton converges at every noise scale."
+    return Claim(text, all(number == found.shape[1] for number in at.values()), told_counts(at, found.shape[1]))
 
 
-def told(value: float) -> str:
-    return "not converged" if np.isnan(value) else f"{value:.3g}"
+def never_converges(found: pd.DataFrame) -> Claim:
+    at, text = counts(found, HMC), "HMC converges at no noise scale, with either metric."
+    return Claim(text, not any(at.values()), told_counts(at, found.shape[1]))
+
+
+def counts(found: pd.DataFrame, lines: Sequence[str]) -> dict[str, int]:
+    """At how many noise scales each line converges."""
+    return {line: int(found.loc[line].notna().sum()) for line in lines}
+
+
+def told_counts(counts: dict[str, int], total: int) -> str:
+    return ", ".join(f"{line} converged at {number} of {total} noise scales" for line, number in counts.items())

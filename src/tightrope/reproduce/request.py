@@ -27,6 +27,14 @@ DEFAULT = Length("", 4, 500, 1000, 1, 600.0)
 PAPER = Length("--paper", 4, 1000, 2500, 3, 3600.0, None, ("auto", "prior"))
 
 
+class Claim(NamedTuple):
+    """Something that the paper says, and what our runs have to say about it."""
+
+    text: str
+    is_borne_out: bool | None  # None where the runs do not tell
+    found: str  # the figures that it was judged by
+
+
 class Request(NamedTuple):
     """A target, as it was asked for."""
 

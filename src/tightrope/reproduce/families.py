@@ -1,0 +1,156 @@
+"""The runs behind the figures: posteriors over a range of noise scales, the methods compared, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from tightrope.cells import Cell
+from tightrope.kinds import Method
+from tightrope.methods import NUTS, LiftedNUTS, RiemannianNUTS
+from tightrope.reproduce.request import Length, Request
+from tightrope.sweep import sweep
+
+MAX_R_HAT = 1.05  # of chains whose ESS means something
+TARGET_ACCEPT = 0.9
+
+
+def lifted(solver: str, **options: Any) -> Method:
+    # The tolerance is in units of the noise, the paper's in those of the data: stricter wherever sigma is below 1.
+    return LiftedNUTS(solver=solver, target_accept=TARGET_ACCEPT, max_iterations=50, **options)
+
+
+def compared(**options: Any) -> dict[str, Method]:
+    """The methods of every figure; with the paper's solvers go the exact forces of the paper."""
+    flat = {"target_accept": TARGET_ACCEPT, **options}
+    return {
+        "lifted, Newton": lifted("newton", force="exact", **options),
+        "lifted, symmetric": lifted("symmetric", force="exact", **options),
+        "lifted, Broyden": lifted("broyden", **options),
+        "HMC, diagonal": NUTS(metric="diagonal", **flat),
+        "HMC, dense": NUTS(metric="dense", **flat),
+    }
+
+
+def riemannian(**options: Any) -> dict[str, Method]:
+    """Both metrics by the paper's fixed-point iteration, and by Newton's."""
+    flat = {"target_accept": TARGET_ACCEPT, **options}
+    return {
+        f"RM-HMC, {name}{how}": RiemannianNUTS(metric=metric, solver=solver, **flat)
+        for name, metric in {"Fisher": "fisher", "SoftAbs": "softabs"}.items()
+        for how, solver in {"": "fixed-point", ", Newton": "newton"}.items()
+    }
+
+
+LIFTED = ("lifted, Newton", "lifted, symmetric", "lifted, Broyden")
+HMC = ("HMC, diagonal", "HMC, dense")
+RIEMANNIAN = ("RM-HMC, Fisher", "RM-HMC, SoftAbs")
+
+
+class Family(NamedTuple):
+    """A posterior for a range of noise scales, and the methods to compare there."""
+
+    model: str
+    sigmas: tuple[float, ...]
+    methods: Mapping[str, Method] = compared()
+    keeps_draws: bool = False  # where a figure of the supplement shows them
+
+
+FAMILIES = {
+    "figure-4": Family(
+        "toy", (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0), {**compared(max_depth=15), **riemannian(max_depth=15)}
+    ),
+    "figure-5": Family("nonlinear-ssm", (1e-3, 1e-2, 1e-1, 1.0, 10.0)),
+    "figure-6": Family(
+        "fitzhugh-nagumo",
+        (1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1, 10**-0.5, 1.0),
+        keeps_draws=True,
+    ),
+    "figure-7": Family("hodgkin-huxley", (1e-2, 10**-1.5, 1e-1, 1.0)),
+    "figure-8": Family("poisson", (1e-3, 1e-2, 1e-1, 1.0)),
+}
+
+
+def family_table(request: Request, name: str) -> pd.DataFrame:
+    """What came of a family's runs, whichever figure they were first made for."""
+    family = FAMILIES[name]
+    cells = [
+        cell
+        for sigma in spread(family.sigmas, request.length)
+        for line in family.methods
+        for cell in family_cells(request, name, line, sigma)
+    ]
+    return run(request._replace(target=name), cells, family.keeps_draws)
+
+
+def family_cells(request: Request, name: str, line: str, sigma: float) -> list[Cell]:
+    """The cells of one dot of a figure."""
+    family = FAMILIES[name]
+    options = {"sigma": float(sigma)}
+    return sets(request._replace(target=name), line, model=family.model, options=options, method=family.methods[line])
+
+
+def spread(values: tuple[float, ...], length: Length) -> list[float]:
+    """So many of the values, the ends among them."""
+    number = length.num_sigmas or len(values)
+    return [values[place] for place in np.linspace(0, len(values) - 1, number).round().astype(int)]
+
+
+def sets(request: Request, line: str, **options: Any) -> list[Cell]:
+    """The cells of one dot: sets of chains from several seeds, and from other starts where they are asked for."""
+    length = request.length
+    return [
+        Cell(
+            **options,
+            init=init,
+            chains=length.chains,
+            warmup=length.warmup,
+            draws=length.draws,
+            seed=seed,
+            max_time=length.max_time,
+            labels={"line": line if init == "auto" else f"{line}, from the {init}", "command": request.command},
+        )
+        for init in length.inits
+        for seed in range(1, length.num_sets + 1)
+    ]
+
+
+def run(request: Request, cells: list[Cell], keep_draws: bool = False) -> pd.DataFrame:
+    """All cells, as the file has them that is left of them; those that did not converge have no ESS."""
+    table = swept(request, cells, keep_draws)
+    table = table.reindex(columns=[*dict.fromkeys([*table.columns, "r_hat", "ess_per_second", "step_size", "d", "m"])])
+    table.assign(is_converged=table["r_hat"] <= MAX_R_HAT).to_csv(request.file(".csv"), index=False)
+    return pd.read_csv(request.file(".csv"))
+
+
+def swept(request: Request, cells: list[Cell], keep_draws: bool) -> pd.DataFrame:
+    """All cells, each once, in the target's own folder."""
+    return sweep(
+        cells,
+        request.file("-cells"),
+        engine=request.engine,
+        workers=request.workers,
+        scheduler=request.scheduler,
+        keep_draws=keep_draws,
+    )
+
+
+def kept_draws(request: Request, cells: list[Cell], group: str = "posterior") -> list[xr.Dataset]:
+    """A group of the draws of each cell; a cell that had no time for any is left out."""
+    files = [Path(file).with_suffix(".nc") for file in swept(request, cells, keep_draws=True)["file"]]
+    return [xr.load_dataset(file, group=group, engine="h5netcdf") for file in files if file.exists()]
+
+
+def medians(table: pd.DataFrame, by: list[str]) -> pd.Series:
+    """Median ESS per second over sets of chains, of which one that did not converge has none; NaN for none."""
+    values = table["ess_per_second"].where(table["is_converged"], 0.0)
+    return values.groupby([table[name] for name in by]).median().replace(0.0, np.nan)
+
+
+def told(value: float) -> str:
+    return "not converged" if np.isnan(value) else f"{value:.3g}"

@@ -1,0 +1,55 @@
+"""Chains that stick: HMC where its steps are too large for the narrow end of a ridge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from tightrope.diagnostics import scalars
+from tightrope.reproduce import pictures
+from tightrope.reproduce.families import family_cells, kept_draws
+from tightrope.reproduce.pairs import RIDGE
+from tightrope.reproduce.request import Claim, Request
+
+SIGMA = 10**-1.5
+NUM_SEARCHED = 4  # sets of chains for each that other figures have
+STUCK = 50  # rejections in a row
+
+
+def figure_c6(request: Request) -> list[Claim]:
+    """Traces of the chain of HMC with a dense metric that sticks longest on FitzHugh and Nagumo's ridge."""
+    more = request._replace(
+        target="figure-6",
+        length=request.length._replace(num_sets=NUM_SEARCHED * request.length.num_sets, inits=("auto",)),
+    )
+    runs = kept_draws(more, family_cells(more, more.target, "HMC, dense", SIGMA))
+    found = pd.DataFrame(
+        [
+            {"run": run, "chain": chain, "stuck": stuck}
+            for run, data in enumerate(runs)
+            for chain, stuck in enumerate(longest(data))
+        ],
+        columns=["run", "chain", "stuck"],
+    )
+    found.to_csv(request.file(".csv"), index=False)
+    text = f"Chains of HMC with a dense metric stick for {STUCK} draws and more."
+    if found.empty:
+        return [Claim(text, None, "there was no time for draws")]
+    worst = found.loc[found["stuck"].idxmax()]
+    draws = scalars(runs[worst["run"]].isel(chain=[worst["chain"]]))
+    pictures.traces({name: draws[name][0] for name in RIDGE}, request.file(""))
+    request.left(".csv", ".png", ".svg")
+    told = f"at most {worst['stuck']} rejections in a row in {len(found)} chains from {len(runs)} seeds"
+    return [Claim(text, bool(worst["stuck"] >= STUCK), told)]
+
+
+def longest(draws: xr.Dataset) -> list[int]:
+    """Of each chain, the most rejections in a row."""
+    return [most_in_a_row(chain[1:] == chain[:-1]) for chain in draws["gamma"].values]
+
+
+def most_in_a_row(is_same: np.ndarray) -> int:
+    """The length of the longest run of True."""
+    ends = np.flatnonzero(np.concatenate([[True], ~is_same, [True]]))
+    return int(np.diff(ends).max() - 1)
