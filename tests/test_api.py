@@ -186,6 +186,7 @@ def run_examples(directory, monkeypatch, is_wanted):
     return scope
 
 
+@pytest.mark.usefixtures("much_computed")
 def test_examples_of_the_readme_run(tmp_path, monkeypatch):
     sizes = run_examples(tmp_path, monkeypatch, lambda block: "sweep" not in block)["trace"].posterior.sizes
     assert (sizes["chain"], sizes["draw"]) == (4, 4000)

@@ -11,6 +11,7 @@ import pytest
 import scipy.integrate
 import scipy.special
 import scipy.stats as st
+from cases import slow_but
 from numpy import log, log1p, pi, sqrt, tan
 from numpyro.distributions import constraints, transforms
 from scipy.special import logit
@@ -312,7 +313,7 @@ CONDITIONAL = {
 }
 
 
-@table(CONDITIONAL)
+@pytest.mark.parametrize("name", slow_but([name for name in CONDITIONAL if name != "TN-high"], CONDITIONAL))
 def test_parameters_carry_two_derivatives(name):
     make, k = CONDITIONAL[name]
 

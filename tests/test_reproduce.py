@@ -82,14 +82,24 @@ def test_heat_maps_are_drawn(tmp_path):
 
 
 def test_figure_is_drawn_from_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(acceptance, "GRID", np.array([1e-4, 1e-3, 1e-2, 1e-1]))
+    grid = np.array([1e-4, 1e-3, 1e-2, 1e-1])
+    # Steps up to the noise are accepted, for one of two methods.
+    accepted = {"RWM": grid[:, None] >= grid[None, :], "lifted": np.ones((4, 4))}
+
+    def found(method, model_of, sigmas, step_sizes, starts, num_draws, seed):
+        values = np.repeat(1.0 * accepted["lifted" if method.name == "lifted-hmc" else "RWM"][..., None], 4, axis=-1)
+        return xr.DataArray(values, {"sigma": sigmas, "step_size": step_sizes}, ("sigma", "step_size", "chain"))
+
+    monkeypatch.setattr(acceptance, "GRID", grid)
+    monkeypatch.setattr(acceptance, "acceptance_grid", found)
     told = []
-    acceptance.heat_maps({"RWM": tr.RWM(metric="identity")}, Request("figure", tmp_path, told.append, QUICK))
-    with xr.open_dataset(tmp_path / "figure.nc", engine="h5netcdf") as saved:
+    shrinking, steady = acceptance.figure_2(Request("figure-2", tmp_path, told.append, QUICK))
+    with xr.open_dataset(tmp_path / "figure-2.nc", engine="h5netcdf") as saved:
         assert saved["acceptance"].dims == ("method", "sigma", "step_size", "chain")
-        assert saved.attrs["command"] == "tightrope reproduce figure --quick" and saved.attrs["seed"] == 1
-    assert (tmp_path / "figure.png").exists()
-    assert any("slope 1." in line or "slope 0.9" in line for line in told), told
+        assert saved.attrs["command"] == "tightrope reproduce figure-2 --quick" and saved.attrs["seed"] == 1
+    assert (tmp_path / "figure-2.png").exists()
+    assert shrinking.is_borne_out and "RWM 1.00" in shrinking.found and steady.is_borne_out
+    assert any(line.startswith("RWM") and line.endswith("slope 1.00") for line in told), told
 
 
 def test_cells_are_around_their_values():
