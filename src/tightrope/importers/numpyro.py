@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
-from tightrope.checks import trace_or_refuse
-from tightrope.importers.sites import Site, Sites, check_observed, kept_of
+from tightrope.importers.sites import Site, SitesModel, check_observed, kept_of
 from tightrope.models import Model
 from tightrope.observations import Params
 from tightrope.parameters import Prior
@@ -33,7 +31,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Model:
     """
     if not callable(model):
         raise InputError(f"model must be a function with numpyro.sample statements, not {type(model).__name__}.")
-    return NumPyroModel(Program(model, args, kwargs))
+    return model_of(Program(model, args, kwargs))
 
 
 class Reached(Exception):
@@ -145,36 +143,30 @@ def law_at(site: Site) -> dist.Distribution:
     return fn.expand(tuple(sample_shape) + fn.batch_shape) if sample_shape else fn
 
 
-class NumPyroModel(Model):
+def model_of(program: Program) -> Model:
     """A model whose priors, predictions and noise are the sites of a program."""
-
-    def __init__(self, program: Program):
-        jax.config.update("jax_enable_x64", True)
-        sites = program.checked()
-        priors = program.priors(sites)
-        if not priors:
-            raise InputError("model has no latent site: there is nothing to infer.")
-        recorded = [name for name, site in sites.items() if site["type"] == "deterministic"]
-        observed = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
-        masks = {name: kept_of(site["fn"], jnp.shape(site["value"])) for name, site in observed.items()}
-        masks = {name: mask for name, mask in masks.items() if mask.any()}
-        if not masks:
-            raise InputError("model has no observed site: pass the data to it, and on as obs= of numpyro.sample.")
-        shown = (*priors, *recorded, *masks)
-        self.describe(
-            priors=priors,
-            derived={name: lambda params, name=name: program.run(params)[name]["value"] for name in recorded},
-            coords=None,
-            dims={name: dims for name in shown if (dims := dims_of(sites[name]))},
-            name=getattr(program.model, "__name__", "model"),
-            truth=None,
-            quantities=None,
-        )
-        self.is_named = True
-        self.mask = masks
-        self.observed = {name: np.asarray(sites[name]["value"], np.float64) for name in masks}
-        self.observations = Sites(program.run, sites, masks)
-        trace_or_refuse("model", self.observations.lift, self.abstract_params, self.data)
+    jax.config.update("jax_enable_x64", True)
+    sites = program.checked()
+    priors = program.priors(sites)
+    if not priors:
+        raise InputError("model has no latent site: there is nothing to infer.")
+    recorded = [name for name, site in sites.items() if site["type"] == "deterministic"]
+    observed = {name: site for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]}
+    masks = {name: kept_of(site["fn"], jnp.shape(site["value"])) for name, site in observed.items()}
+    masks = {name: mask for name, mask in masks.items() if mask.any()}
+    if not masks:
+        raise InputError("model has no observed site: pass the data to it, and on as obs= of numpyro.sample.")
+    shown = (*priors, *recorded, *masks)
+    return SitesModel(
+        program.run,
+        observed,
+        masks=masks,
+        priors=priors,
+        derived={name: lambda params, name=name: program.run(params)[name]["value"] for name in recorded},
+        coords=None,
+        dims={name: dims for name in shown if (dims := dims_of(sites[name]))},
+        name=getattr(program.model, "__name__", "model"),
+    )
 
 
 def dims_of(site: Site) -> list[str] | None:

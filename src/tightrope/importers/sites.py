@@ -1,4 +1,4 @@
-"""Observed sites of NumPyro as residuals: the noise with location zero and scale one that explains the data."""
+"""Observed sites as residuals: the noise with location zero and scale one that explains the data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import transforms
 
-from tightrope.checks import check_data
+from tightrope.checks import check_data, trace_or_refuse
+from tightrope.models import Model
 from tightrope.observations import Params
+from tightrope.parameters import Prior
 from tightrope.types import EPSILON, Array, InputError, Lift
 
 LAWS = (dist.Normal, dist.StudentT, dist.Laplace, dist.Logistic, dist.Cauchy, dist.Gumbel, dist.MultivariateNormal)
 WRAPPERS = (dist.MaskedDistribution, dist.ExpandedDistribution, dist.Independent)
-Site = Mapping[str, Any]  # a message of numpyro
-Run = Callable[[Params], Mapping[str, Site]]  # from the values of latent sites to all sites
+Site = Mapping[str, Any]  # a message of numpyro: its law is "fn", and its data "value"
+Run = Callable[[Params], Mapping[str, Site]]  # from the values of latent sites to the observed ones, perhaps others
 
 
 class Standard(NamedTuple):
@@ -160,3 +162,26 @@ class Sites:
             batch_shape = self.shapes[name][: len(self.shapes[name]) - fn.event_dim]
             result[name] = fn.expand(batch_shape).sample(site_key)
         return result
+
+
+class SitesModel(Model):
+    """A model whose priors were found elsewhere, and whose data are observed sites."""
+
+    def __init__(
+        self,
+        run: Run,
+        observed: Mapping[str, Site],
+        *,
+        masks: Mapping[str, np.ndarray],
+        priors: Mapping[str, Prior],
+        derived: Mapping[str, Callable[..., Any]],
+        coords: Mapping[str, Any] | None,
+        dims: Mapping[str, Any],
+        name: str,
+    ):
+        self.describe(priors, derived, coords, dims, name, truth=None, quantities=None)
+        self.is_named = True
+        self.mask = dict(masks)
+        self.observed = {name: np.asarray(observed[name]["value"], np.float64) for name in masks}
+        self.observations = Sites(run, observed, masks)
+        trace_or_refuse("model", self.observations.lift, self.abstract_params, self.data)
