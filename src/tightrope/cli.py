@@ -251,11 +251,14 @@ class Stopped(RuntimeError):
     """A run that was stopped before its end."""
 
     def __init__(self, directory: Path):
-        super().__init__(f"stopped; all is saved. Go on with: tightrope resume {directory}")
+        look = f"See what there is with: tightrope report {directory}"
+        super().__init__(f"stopped; all is saved. {look}\nGo on with: tightrope resume {directory}")
 
 
 def finish(trace: xr.DataTree, out: Path | None, model: Model | None = None) -> None:
-    """Print what a run found, and leave it beside the draws."""
+    """Print what a run found, and leave it beside the draws; one that was stopped ends at once."""
+    if out is not None and sampling.status(out)["stage"] != "finished":
+        raise Stopped(out)
     text = show_summary(trace)
     for finding in findings(trace):
         console.print(f"[yellow]Warning:[/] {escape(finding)}", highlight=False, soft_wrap=True)
@@ -269,8 +272,6 @@ def finish(trace: xr.DataTree, out: Path | None, model: Model | None = None) -> 
     write_report(out, model=model)
     left = f"Left trace.nc, summary.txt, overview.png and report.html in {out}/"
     console.print(left, highlight=False, soft_wrap=True)
-    if sampling.status(out)["stage"] != "finished":
-        raise Stopped(out)
 
 
 def main() -> Any:
