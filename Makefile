@@ -24,7 +24,7 @@ BIN := $(ENV)/bin
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow laws test-statistics smoke check format bench clean interpreter
+.PHONY: help demo test slow laws test-statistics smoke check format docs bench clean interpreter
 
 help:  ## list the targets
 	@echo "make <target> [PYTHON=python3.13]"
@@ -59,6 +59,10 @@ format: $(ENV)/ready-dev  ## put the code into the form that check asks for
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: $(ENV)/ready-docs  ## build the documentation into build/docs, every example run
+	@$(BIN)/python -m sphinx -q -W --keep-going -d build/docs-read docs build/docs
+	@echo "build/docs/index.html"
+
 bench: $(ENV)/ready-run  ## time Tightrope beside NumPyro
 	@$(BIN)/python benchmarks/lotka_volterra.py
 
@@ -74,6 +78,7 @@ interpreter:  ## say which Python is used, or fail if there is none
 
 # Made anew only when the requirements change.
 EXTRAS_dev   := [dev]
+EXTRAS_docs  := [docs]
 
 $(ENV)/ready-%: pyproject.toml constraints.txt
 	@$(MAKE) --no-print-directory interpreter
