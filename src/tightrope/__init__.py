@@ -22,7 +22,7 @@ from tightrope.cells import Cell  # noqa: E402
 from tightrope.compilation import keep_programs  # noqa: E402
 from tightrope.diagnose import diagnose_model  # noqa: E402
 from tightrope.diagnostics import SamplingWarning, summary  # noqa: E402
-from tightrope.importers import external, from_numpyro, from_pymc  # noqa: E402
+from tightrope.importers import external, from_numpyro, from_petab, from_pymc  # noqa: E402
 from tightrope.methods import (  # noqa: E402
     HMC,
     MALA,
@@ -73,6 +73,7 @@ __all__ = [
     "extend",
     "external",
     "from_numpyro",
+    "from_petab",
     "from_pymc",
     "load",
     "predict",

@@ -4,6 +4,7 @@ from typing import Any
 
 from tightrope.importers.external import external
 from tightrope.importers.numpyro import from_numpyro
+from tightrope.importers.petab import from_petab
 from tightrope.models import Model
 from tightrope.types import InputError
 
@@ -21,4 +22,4 @@ def from_pymc(model: Any) -> Model:
     return pymc.model_of(model)
 
 
-__all__ = ["external", "from_numpyro", "from_pymc"]
+__all__ = ["external", "from_numpyro", "from_petab", "from_pymc"]
