@@ -283,6 +283,26 @@ def test_rules_assignments_and_functions():
     assert rates_at(equations) == pytest.approx({"driven": -3 * dose, "s": -35.0, "p": 35.0})
 
 
+def test_level_two_has_its_own_ways():
+    """No sizes, attributes by default, stoichiometries by formulas, local parameters under another name."""
+    definition = "<functionDefinition id='f'>" + math_of("lambda(a, b, a * b)") + "</functionDefinition>"
+    local = '<listOfParameters><parameter id="q" value="5"/></listOfParameters>'
+    number = f"<stoichiometryMath>{math_of('k')}</stoichiometryMath>"
+    sides = f"""<listOfReactants><speciesReference species="s"/></listOfReactants>
+    <listOfProducts><speciesReference species="p">{number}</speciesReference></listOfProducts>"""
+    parts = {
+        "listOfFunctionDefinitions": [definition],
+        "listOfCompartments": ['<compartment id="c"/>'],
+        "listOfSpecies": ['<species id="s" compartment="c" initialAmount="3"/>', '<species id="p" compartment="c"/>'],
+        "listOfParameters": ['<parameter id="k" value="2"/>'],
+        "listOfReactions": [
+            f'<reaction id="v">{sides}<kineticLaw>{math_of("f(q, s) * k")}{local}</kineticLaw></reaction>'
+        ],
+    }
+    equations = equations_of(document(parts, "level2/version4", 'level="2" version="4"'))
+    assert rates_at(equations) == {"s": -30.0, "p": 60.0}
+
+
 @pytest.mark.parametrize(
     "formula, expected",
     [
@@ -397,12 +417,12 @@ def test_a_loop_has_second_derivatives_in_both_directions():
 
 DECAY = {
     "listOfCompartments": [compartment("c")],
-    "listOfSpecies": [species("s"), species("marker", 'initialConcentration="0"')],
-    "listOfParameters": [parameter("make"), parameter("decay")],
+    "listOfSpecies": [species("s")],
+    "listOfParameters": [parameter("make"), parameter("decay"), parameter("twice", None, "false")],
+    "listOfRules": [rule("assignmentRule", "twice", "2 * make")],
     "listOfReactions": [
         reaction("making", "make", (), [("s", 1)]),
         reaction("decaying", "decay * s", [("s", 1)], ()),
-        reaction("marking", "0.1 * s", (), [("marker", 1)]),
     ],
 }
 
@@ -417,7 +437,6 @@ def written(folder, sbml, **tables):
 
 
 def decay_problem(folder, **tables):
-    parts = {**DECAY, "listOfSpecies": [species("s")], "listOfReactions": DECAY["listOfReactions"][:2]}
     tables = {
         "parameters": [
             "parameterId parameterScale lowerBound upperBound nominalValue estimate",
@@ -433,7 +452,7 @@ def decay_problem(folder, **tables):
             "o rest push 12 inf",
         ],
     } | tables
-    return written(folder, document(parts), **tables)
+    return written(folder, document(DECAY), **tables)
 
 
 def test_conditions_begin_at_rest_and_end_there(tmp_path):
@@ -459,6 +478,7 @@ def test_conditions_begin_at_rest_and_end_there(tmp_path):
         ({"observables": ["observableId observableFormula noiseFormula", "o s*missing 0.1"]}, "missing"),
         ({"measurements": ["observableId simulationConditionId measurement time", "o nowhere 1 1"]}, "nowhere"),
         ({"measurements": ["observableId simulationConditionId measurement time", "o push 1 -1"]}, "negative"),
+        ({"conditions": ["conditionId make twice", "rest basal 1", "push 6 1"]}, "computes by a rule"),
         (
             {
                 "observables": [

@@ -79,7 +79,7 @@ class Simulation:
 
     def states(self, theta: Array) -> Array:
         """The states at all times, shape (C, T, n); NaN where the solver fails, or what should has no rest."""
-        return transposable(self.solve)(theta)
+        return transposable(self.solve)(theta) if theta.size else self.solve(theta)
 
     def solve(self, theta: Array) -> Array:
         values = self.conditions.begin(self.equations, theta)

@@ -74,6 +74,9 @@ class Problem:
         if equations.thresholds:
             where = equations.thresholds[0]
             warnings.warn(f'should rates jump at "{where}", derivatives do not know of the jump.', stacklevel=4)
+        for column in self.settings.columns:
+            if column in equations.assigned and column not in equations.initial:
+                raise InputError(f'the condition table sets "{column}", which the SBML model computes by a rule.')
         conditions = self.settings.conditions(measured.conditions, self.moving)
         if not measured.before:
             return Simulation(equations, conditions, measured.times, tolerances)

@@ -87,7 +87,7 @@ def equations_of(text: str) -> Equations:
 
 def refuse_unsupported(document: Any, model: Any) -> None:
     """Refuse, by its name, what has no place in an ordinary differential equation."""
-    for i in range(document.getNumPlugins()):
+    for i in range(document.getNumPlugins() if document.getLevel() > 2 else 0):
         package = document.getPlugin(i).getPackageName()
         if document.getPkgRequired(package):
             raise InputError(f'the SBML model needs the package "{package}", which is not supported.')
