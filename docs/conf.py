@@ -65,7 +65,7 @@ def block_formula(translator, node):
 def copy_report(app, error):
     """The report that the first page makes, beside the pages that show it."""
     if error is None and (HERE / pages.REPORT).exists():
-        shutil.copy(HERE / pages.REPORT, app.outdir)
+        shutil.copy(HERE / pages.REPORT, app.outdir / "example-report.html")
 
 
 def setup(app):
