@@ -332,6 +332,7 @@ def test_the_way_to_the_mode_starts_at_the_truth():
         np.testing.assert_allclose(chart(start), truth, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_posterior_is_steeper_where_noise_is_smaller():
     found = [extremes(hessian_at_mode(tr.zoo.load("nonlinear-ssm", sigma=sigma, T=6))) for sigma in (1e-3, 1.0)]
     small, large = (x["largest"] / x["smallest"] for x in found)
