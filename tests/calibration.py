@@ -20,6 +20,7 @@ from jax import lax
 
 import tightrope as tr
 from tightrope.kernel import Draw, Kernel
+from tightrope.streams import stream
 
 NUM_DATA_SETS, NUM_WARMUP, NUM_DRAWS, THIN = 400, 100, 200, 4
 MAX_DEPTH = 4
@@ -80,7 +81,7 @@ def sampled(model, y, u, keys, num_warmup, num_draws, max_depth=MAX_DEPTH):
     )  # steps, enough for all draws in one call; XLA makes its loop quick below 2 MB
 
     def given(y, u, key):
-        chains = kernel._begin(y, None, key[None], u[None], jnp.array(0), jnp.full(1, 0.3))
+        chains = kernel._begin(y, None, stream(key)[None], u[None], jnp.array(0), jnp.full(1, 0.3))
         return kernel._advance(y, None, chains, jnp.array(stop), jnp.array(kernel.capacity))[1][0, num_warmup:stop]
 
     # One after the other: none waits for the longest trees of another.

@@ -181,8 +181,8 @@ SHARDS, PER_SHARD = 8, 25
 
 
 def test_a_few_random_models():
-    found = outcomes(100, 5)
-    assert found["sampled"] >= 2, found
+    found = outcomes(100, 3)
+    assert found["sampled"] >= 1, found
 
 
 @pytest.mark.slow

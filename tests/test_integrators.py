@@ -84,9 +84,7 @@ def test_energy_error_falls_as_the_square_of_the_step(frame, name):
     assert abs(slope - 2.0) < 0.1, slope
 
 
-@pytest.mark.parametrize(
-    ("frame", "name"), slow_but([("tall", "bend"), ("wide", "fold")], product(DENSE, ["bend", "fold"]))
-)
+@pytest.mark.parametrize(("frame", "name"), slow_but([("tall", "bend")], product(DENSE, ["bend", "fold"])))
 def test_step_is_symplectic(frame, name):
     """The pull-back of the two-form du ^ dp by a step is the two-form, on vectors tangent to the bundle."""
     u, model = drawn(name, None)

@@ -28,6 +28,7 @@ from tightrope.implicit import ImplicitSolver
 from tightrope.integrators import DRIFTS, ConstrainedLeapfrog, GeneralisedLeapfrog, Langevin, Leapfrog
 from tightrope.kinds import METRICS
 from tightrope.projection import SOLVERS, Solver, project
+from tightrope.streams import stream
 from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
 from tightrope.transitions import HMC, NUTS, run
 
@@ -86,7 +87,7 @@ def outcomes_of(build, transition, name, sigmas, step_size, num_transitions, rep
                 return run(transition, integrator, key, point, step_size)
 
             start = integrator.system.at(u)
-            point, info = lax.scan(body, start, jr.split(chain_key, num_transitions))
+            point, info = lax.scan(body, start, jr.split(stream(chain_key), num_transitions))
             failed = info.projection_failed + info.non_reversible + info.non_finite
             moved = jnp.linalg.norm(jnp.concatenate([point.u - u, point.e - start.e]))
             return point.u, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
@@ -133,7 +134,7 @@ KERNELS = [
     ("symmetric", "static", "markov"),
     ("broyden", "nuts", "markov"),
 ]
-QUICK = [("newton", "static", "tall"), ("symmetric", "static", "wide"), ("broyden", "nuts", "tall")]
+QUICK = [("symmetric", "static", "wide"), ("broyden", "nuts", "tall")]
 
 
 @pytest.mark.parametrize(("solver", "transition", "frame"), law_but(QUICK, KERNELS))
@@ -145,7 +146,7 @@ def test_exact_draws_stay_exact(solver, transition, frame):
         assert outcome.failure_rate < 0.5, (sigma, outcome)
 
 
-@pytest.mark.parametrize(("frame", "force"), law_but([("wide", "crooked")], product(MODEL_OF, ["cheap", "crooked"])))
+@pytest.mark.parametrize(("frame", "force"), law_but([], product(MODEL_OF, ["cheap", "crooked"])))
 def test_any_force_of_position_is_right(frame, force):
     outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
     assert outcome.is_exact, outcome
@@ -165,7 +166,7 @@ def flat_kernel(metric, system=Euclidean):
 
 
 @pytest.mark.parametrize(
-    ("metric", "transition"), law_but([("diagonal", "static"), ("dense", "nuts")], product(METRICS, TRANSITIONS))
+    ("metric", "transition"), law_but([("diagonal", "static")], product(METRICS, TRANSITIONS))
 )
 def test_methods_without_a_manifold_are_right(metric, transition):
     outcome = outcome_of(flat_kernel(metric), TRANSITIONS[transition], "bend", None, 0.3, 2)
@@ -450,7 +451,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", law_but(["lifted, smooth", "lifted, several solutions", "flat", "random walk"], CASES))
+@pytest.mark.parametrize("case", law_but(["lifted, several solutions"], CASES))
 def test_mutants_are_caught(case):
     setting, (transition, build), mutants = CASES[case]
     true = outcome_of(build, transition, **setting)

@@ -47,7 +47,7 @@ LAYERS = """
     priors
     tails
     kalman
-    linalg
+    linalg streams
     types
     compilation
 """

@@ -166,8 +166,7 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
     # On the manifold: the density of u alone is the higher the less noise there is, whatever its share of the mass.
     refined, log_density = map(np.asarray, descend(model.data, u, jr.split(noise_key, len(u))))
     good = np.flatnonzero(as_good_as_the_best(model, log_density))
-    order = np.asarray(jr.permutation(choice_key, good))
-    return refined[np.resize(order, num_chains)]
+    return refined[np.resize(shuffled(choice_key, good), num_chains)]
 
 
 class Start(NamedTuple):
@@ -181,6 +180,11 @@ class Start(NamedTuple):
         return refined_points(model, self.u, key, num_chains) if self.is_rough else self.u
 
 
+def shuffled(key: Array, items: np.ndarray) -> np.ndarray:
+    """In random order, by NumPy: JAX compiles a second to do it."""
+    return np.random.default_rng(np.asarray(jr.key_data(key))).permutation(items)
+
+
 def find_start(model: Model, init: Any, key: Array, num_chains: int) -> Start:
     """Candidates for the chains' starting points, or an error that says why there are none."""
     if isinstance(init, str):
@@ -190,8 +194,7 @@ def find_start(model: Model, init: Any, key: Array, num_chains: int) -> Start:
         if init == "prior":
             draw_key, choice_key = jr.split(key)
             u = prior_points(model, draw_key, 100 * num_chains)
-            chosen = np.asarray(jr.permutation(choice_key, len(u)))
-            return Start(u[np.resize(chosen, num_chains)], is_rough=False)
+            return Start(u[np.resize(shuffled(choice_key, np.arange(len(u))), num_chains)], is_rough=False)
         if init != "truth":
             raise InputError(
                 f'init="{init}" is unknown: use "auto", "prior", "truth", a dictionary of values or a trace.'

@@ -16,6 +16,7 @@ from tightrope.kernel import Draw
 from tightrope.models import Model
 from tightrope.results import GROUPS, Converter, NoDraws
 from tightrope.store import DRAWS, Store
+from tightrope.streams import IMPL
 
 MAX_BYTES = 200_000_000  # of draws that are read at once; more are read when they are looked at
 
@@ -145,6 +146,7 @@ def unflattened(prefix: str, arrays: Mapping[str, np.ndarray], like: Any) -> Any
     leaves, structure = jax.tree.flatten(like)
     found = [arrays[f"{prefix}/{i}"] for i in range(len(leaves))]
     made = [
-        jr.wrap_key_data(jnp.asarray(x)) if is_key(y) else jnp.asarray(x) for x, y in zip(found, leaves, strict=True)
+        jr.wrap_key_data(jnp.asarray(x), impl=IMPL) if is_key(y) else jnp.asarray(x)
+        for x, y in zip(found, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, made)

@@ -22,6 +22,7 @@ from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.recording import Recorder, flattened, unflattened
 from tightrope.store import facts_of
+from tightrope.streams import stream
 from tightrope.types import FAILURES, SamplingError
 
 # Clocks decide when to look up from the work, and when to save it; neither changes a draw.
@@ -30,6 +31,7 @@ FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first 
 SLOWEST_LEG = 60.0  # where a checkpoint takes long
 MAX_SHARE = 0.05  # of the time, for checkpoints
 ENOUGH_TO_MOVE = 10  # iterations of warm-up in which every chain should move
+AT_ONCE = {"xla_backend_optimization_level": 0}  # for what runs a few times: compiled in half the time
 NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
 
 
@@ -107,7 +109,7 @@ class Run:
         self.y = model.data
         self.key, start_key = jr.split(key)
         self.find_key, self.refine_key = jr.split(start_key)
-        self.keys = jax.vmap(lambda chain: jr.fold_in(self.key, chain))(jnp.arange(chains))
+        self.keys = jax.vmap(lambda chain: jr.fold_in(stream(self.key), chain))(jnp.arange(chains))
         conditioned = model.condition()
         self.tuning = method.initial_tuning(conditioned)
         self.windows = {stop: slice(start, stop) for start, stop in method.windows(conditioned, warmup)}
@@ -160,7 +162,7 @@ class Run:
         chains = jax.eval_shape(self.kernel.begin, *args)
         with ThreadPoolExecutor(1) as pool:
             advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.tuning, chains, zero, zero).compile())
-            begin = self.kernel.begin.lower(*args).compile()
+            begin = self.kernel.begin.lower(*args).compile(AT_ONCE)
             compiled = Compiled(begin, advance.result())
         self.compile_times.append(time.perf_counter() - started)
         return compiled

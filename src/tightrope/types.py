@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -93,6 +97,29 @@ class State(NamedTuple):
 
     point: Point
     momentum: Array
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["numbers"], meta_fields=["structure", "shapes"])
+@dataclass(frozen=True)
+class Packed:
+    """A record as one row of numbers: to choose between two takes one selection, not one for each field."""
+
+    numbers: Array
+    structure: Any  # of the record's pytree
+    shapes: tuple[tuple[int, ...], ...]  # of its leaves
+
+    @classmethod
+    def of(cls, record: Any) -> Packed:
+        leaves, structure = jax.tree.flatten(record)
+        numbers = jnp.concatenate([leaf.ravel() for leaf in leaves])
+        return cls(numbers, structure, tuple(leaf.shape for leaf in leaves))
+
+    def open(self) -> Any:
+        """The record itself."""
+        ends = list(accumulate(map(math.prod, self.shapes)))
+        parts = jnp.split(self.numbers, ends[:-1])
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
 
 
 class Step(NamedTuple):

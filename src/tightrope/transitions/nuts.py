@@ -15,7 +15,7 @@ from jax import lax
 
 from tightrope.integrators import Integrator
 from tightrope.transitions.base import Counts, leaf_of
-from tightrope.types import Array, Info, Point, State, select
+from tightrope.types import Array, Info, Packed, Point, State, select
 
 
 class Arrow(NamedTuple):
@@ -86,9 +86,9 @@ class Subtree(NamedTuple):
     """The half that is being added."""
 
     forward: Array  # the direction of time
-    last: State  # the newest leaf; at first, the end of the tree that it grows from
+    last: Packed  # the newest leaf, a state; at first, the end of the tree that it grows from
     size: Array  # number of leaves
-    proposal: Point  # one of them, by weight
+    proposal: Packed  # one of them, by weight
     proposal_energy_error: Array
     log_weight: Array
     momentum_sum: Array
@@ -101,11 +101,11 @@ class Tree(NamedTuple):
     key: Array
     step_size: Array
     initial_energy: Array
-    left: State
-    right: State
+    left: Packed  # a state
+    right: Packed
     depth: Array
     depth_limit: Array
-    proposal: Point
+    proposal: Packed
     proposal_energy_error: Array
     log_weight: Array
     momentum_sum: Array
@@ -123,7 +123,8 @@ class Tree(NamedTuple):
 
 def ends(tree: Tree) -> tuple[State, State]:
     """The end of a tree far from its subtree, and the one that the subtree grows from."""
-    return select(tree.subtree.forward, (tree.left, tree.right), (tree.right, tree.left))
+    far_end, near_end = select(tree.subtree.forward, (tree.left, tree.right), (tree.right, tree.left))
+    return far_end.open(), near_end.open()
 
 
 # Early in warm-up a step size may be far too small, and a force without second derivatives lets the energy drift the
@@ -141,12 +142,12 @@ class NUTS(NamedTuple):
     ) -> Tree:
         momentum_key, direction_key, key = jr.split(key, 3)
         state = State(point, integrator.system.draw_momentum(momentum_key, point))
-        zero, no = jnp.array(0.0), jnp.array(False)
+        zero, no, packed = jnp.array(0.0), jnp.array(False), Packed.of(state)
         subtree = Subtree(
             forward=jr.bernoulli(direction_key),
-            last=state,
+            last=packed,
             size=jnp.zeros((), int),
-            proposal=point,
+            proposal=packed,
             proposal_energy_error=zero,
             log_weight=jnp.array(-jnp.inf),
             momentum_sum=jnp.zeros_like(state.momentum),
@@ -156,11 +157,11 @@ class NUTS(NamedTuple):
             key=key,
             step_size=step_size,
             initial_energy=integrator.system.energy(state),
-            left=state,
-            right=state,
+            left=packed,
+            right=packed,
             depth=jnp.zeros((), int),
             depth_limit=jnp.where(is_early, min(EARLY_DEPTH, self.max_depth), self.max_depth),
-            proposal=point,
+            proposal=packed,
             proposal_energy_error=zero,
             log_weight=zero,
             momentum_sum=state.momentum,
@@ -176,7 +177,7 @@ class NUTS(NamedTuple):
         leaf_key, _ = self.keys(tree)
         arrow = lambda state: Arrow(integrator.system.velocity(state), state.momentum)
 
-        previous = tree.subtree.last
+        previous = tree.subtree.last.open()
         sign = jnp.where(tree.subtree.forward, 1.0, -1.0)
         step = integrator.step(previous, sign * tree.step_size)
         leaf = leaf_of(integrator, step, tree.initial_energy)
@@ -200,7 +201,7 @@ class NUTS(NamedTuple):
         subtree, (far_end, near_end) = tree.subtree, ends(tree)
         old = Stretch(arrow(far_end), arrow(near_end), tree.momentum_sum)
         first_leaf = jax.tree.map(lambda x: x[0], subtree.checkpoints.start)
-        turning = turns_across(old, Stretch(first_leaf, arrow(subtree.last), subtree.momentum_sum))
+        turning = turns_across(old, Stretch(first_leaf, arrow(subtree.last.open()), subtree.momentum_sum))
 
         merge_key, direction_key = jr.split(self.keys(tree)[1])
         merged = self.merge(merge_key, direction_key, tree)
@@ -216,11 +217,12 @@ class NUTS(NamedTuple):
         """The subtree with one more leaf, which becomes the proposal with its share of the weight."""
         log_weight = jnp.logaddexp(subtree.log_weight, -leaf.energy_error)
         chosen = jnp.log(jr.uniform(key)) < -leaf.energy_error - log_weight
+        last = Packed.of(leaf.state)
         return Subtree(
             forward=subtree.forward,
-            last=leaf.state,
+            last=last,
             size=subtree.size + 1,
-            proposal=select(chosen, leaf.state.point, subtree.proposal),
+            proposal=select(chosen, last, subtree.proposal),
             proposal_energy_error=jnp.where(chosen, leaf.energy_error, subtree.proposal_energy_error),
             log_weight=log_weight,
             momentum_sum=subtree.momentum_sum + leaf.state.momentum,
@@ -255,7 +257,8 @@ class NUTS(NamedTuple):
         # A trajectory that a projection ended counts as rejected, as a static one would be. A smaller step helps
         # against those, but not where the model itself fails, so there only the step that failed counts.
         was_cut_short = tree.counts.projection_failed + tree.counts.non_reversible > 0
-        return tree.proposal, Info(
+        point = tree.proposal.open().point
+        return point, Info(
             acceptance_rate=jnp.where(was_cut_short, 0.0, tree.acceptance_sum / tree.counts.n_steps),
             step_size=tree.step_size,
             tree_depth=tree.depth,
@@ -263,6 +266,6 @@ class NUTS(NamedTuple):
             diverging=tree.diverging,
             energy=tree.initial_energy + tree.proposal_energy_error,
             energy_error=tree.proposal_energy_error,
-            lp=tree.proposal.log_density,
+            lp=point.log_density,
             **tree.counts._asdict(),
         )
