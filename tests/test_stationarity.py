@@ -165,9 +165,7 @@ def flat_kernel(metric, system=Euclidean):
     return lambda model: Leapfrog(system(model, some_metric(model, metric)))
 
 
-@pytest.mark.parametrize(
-    ("metric", "transition"), law_but([("diagonal", "static")], product(METRICS, TRANSITIONS))
-)
+@pytest.mark.parametrize(("metric", "transition"), law_but([("diagonal", "static")], product(METRICS, TRANSITIONS)))
 def test_methods_without_a_manifold_are_right(metric, transition):
     outcome = outcome_of(flat_kernel(metric), TRANSITIONS[transition], "bend", None, 0.3, 2)
     assert outcome.is_exact, outcome
