@@ -31,7 +31,6 @@ FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first 
 SLOWEST_LEG = 60.0  # where a checkpoint takes long
 MAX_SHARE = 0.05  # of the time, for checkpoints
 ENOUGH_TO_MOVE = 10  # iterations of warm-up in which every chain should move
-AT_ONCE = {"xla_backend_optimization_level": 0}  # for what runs a few times: compiled in half the time
 NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
 
 
@@ -162,7 +161,7 @@ class Run:
         chains = jax.eval_shape(self.kernel.begin, *args)
         with ThreadPoolExecutor(1) as pool:
             advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.tuning, chains, zero, zero).compile())
-            begin = self.kernel.begin.lower(*args).compile(AT_ONCE)
+            begin = self.kernel.begin.lower(*args).compile()
             compiled = Compiled(begin, advance.result())
         self.compile_times.append(time.perf_counter() - started)
         return compiled

@@ -7,6 +7,7 @@ its key and its place, so that a chain draws the same ones wherever a compiled c
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -54,7 +55,7 @@ def split(key: Array, shape: tuple[int, ...]) -> Array:
     return as_key(numbers(key, SPLIT, places(shape)))
 
 
-def fold_in(key: Array, number: Array) -> Array:
+def fold_in(key: Array, number: Any) -> Array:
     return as_key(numbers(key, FOLD, number))
 
 
