@@ -18,6 +18,7 @@ from tightrope.types import Array
 
 FOREVER = 1e8  # units of time after which a system is at rest, or never
 REST = 1e-3  # relative change since a tenth of that time which counts as none
+SHORTEST = 1e-14  # step, in units of time
 TRACING = threading.Lock()  # JAX cannot trace one compiled function, such as diffrax has, in two threads at once
 
 
@@ -117,14 +118,15 @@ class Simulation:
             return jax.vmap(self.integrate_one)(
                 self.stacked(values, self.constants),
                 start,
-                jnp.asarray(self.times),
+                jax.lax.optimization_barrier(jnp.asarray(self.times)),  # constants send XLA in circles, aloud
                 self.stacked(jumps, list(jumps)),
             )
 
     def integrate_one(self, constants: Array, start: Array, times: Array, jumps: Array) -> Array:
         tolerances = self.tolerances
         controller = diffrax.ClipStepSizeController(
-            diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol),
+            # Where a state goes to infinity in finite time, the solver gives up when it no longer gets on.
+            diffrax.PIDController(rtol=tolerances.rtol, atol=tolerances.atol, dtmin=SHORTEST, force_dtmin=False),
             step_ts=times,
             jump_ts=jumps if jumps.size else None,
         )

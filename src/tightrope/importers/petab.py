@@ -9,6 +9,8 @@ from typing import Any
 from tightrope.models import Model
 from tightrope.types import InputError
 
+TABLES = ("sbml_files", "condition_files", "observable_files", "measurement_files")  # not what only pictures need
+
 
 def from_petab(path: str | PathLike[str], *, rtol: float = 1e-7, atol: float = 1e-9, max_steps: int = 4096) -> Model:
     """The model of a PEtab problem, version 1, from its YAML file.
@@ -45,7 +47,7 @@ def from_petab(path: str | PathLike[str], *, rtol: float = 1e-7, atol: float = 1
 
 def read_problem(path: Path) -> Any:
     """The problem as petab reads it, if it is whole and of a kind that can be translated."""
-    from petab.v1 import Problem, lint
+    from petab.v1 import Problem, get_parameter_df, lint
     from petab.v1.yaml import load_yaml
 
     if not path.is_file():
@@ -53,7 +55,10 @@ def read_problem(path: Path) -> Any:
     try:
         settings = load_yaml(path)
         refuse_unsupported(settings)
-        problem = Problem.from_yaml(path)
+        core = {name: listed(files) for name, files in settings["problems"][0].items() if name in TABLES}
+        # Parameters apart, because petab's own reader of the YAML file takes no list of their files.
+        problem = Problem.from_yaml({"format_version": 1, "parameter_file": None, "problems": [core]}, str(path.parent))
+        problem.parameter_df = get_parameter_df([path.parent / file for file in listed(settings.get("parameter_file"))])
         tables = {
             "condition": problem.condition_df,
             "observable": problem.observable_df,
@@ -82,6 +87,11 @@ def read_problem(path: Path) -> Any:
     return problem
 
 
+def listed(files: Any) -> list[str]:
+    """Files of one kind, of which there may be several, one or none."""
+    return [files] if isinstance(files, str) else list(files or [])
+
+
 def refuse_unsupported(settings: Any) -> None:
     """Refuse what petab would read, but not this."""
     if not isinstance(settings, dict) or "format_version" not in settings:
@@ -92,5 +102,5 @@ def refuse_unsupported(settings: Any) -> None:
     if settings.get("extensions"):
         raise InputError(f"the extension {sorted(settings['extensions'])[0]} is not supported.")
     problems = settings.get("problems") or []
-    if len(problems) != 1 or len(problems[0].get("sbml_files") or []) != 1:
+    if len(problems) != 1 or len(listed(problems[0].get("sbml_files"))) != 1:
         raise InputError("problems of several SBML models, or of none, are not supported.")

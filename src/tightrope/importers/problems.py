@@ -51,6 +51,8 @@ class Problem:
         if not self.names:
             raise InputError("the parameter table has no parameter to estimate.")
         self.fixed = {name: value for name, value in self.values.items() if name not in self.priors}
+        if unset := [name for name, value in self.fixed.items() if math.isnan(value)]:
+            raise InputError(f'parameter "{unset[0]}" is not estimated, and has no nominalValue.')
         self.equations = equations_of(problem.model.to_sbml_str())
         self.measurements = Measurements.of(problem.measurement_df)
         inner = [name for name in self.values if name in self.equations.initial]

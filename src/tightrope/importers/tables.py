@@ -56,6 +56,8 @@ def prior_of(row: Mapping[str, Any]) -> Prior:
             raise InputError(f'the bounds of parameter "{row["parameterId"]}" leave no interval for a uniform prior.')
         law: dist.Distribution = dist.Uniform(low, high)
     else:
+        if not second > 0:
+            raise InputError(f'the prior of parameter "{row["parameterId"]}" has a scale that is not positive.')
         base = {"normal": dist.Normal, "laplace": dist.Laplace}[name](first, second)
         bound = lambda x: x if math.isfinite(x) else None
         law = dist.TruncatedDistribution(base, low=bound(low), high=bound(high))
