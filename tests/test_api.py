@@ -1,5 +1,6 @@
 """What a user meets first: bad input, the command line, and the example of the README."""
 
+import os
 import re
 import subprocess
 import sys
@@ -135,7 +136,9 @@ def test_a_start_that_does_not_exist_is_explained_before_compilation(changes, me
 
 
 def command(*arguments):
-    return subprocess.run([sys.executable, "-m", "tightrope", *arguments], capture_output=True, text=True, timeout=600)
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # as here, since few draws are asked for
+    words = [sys.executable, "-m", "tightrope", *arguments]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def test_cost_does_not_answer_to_the_noise():
     assert 0.5 < yields[0] / yields[1] < 2
 
 
+@pytest.mark.slow
 def test_data_of_zero_change_nothing():
     """The size of the data does not tell how exactly a prediction near them is known."""
     square = lambda p: (p["theta"][1] ** 2 + p["theta"][0] ** 2 * (p["theta"][0] ** 2 - 0.5) - 1)[None]

@@ -340,7 +340,7 @@ def test_fingerprints_are_the_same_in_every_process():
         subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
         ).stdout
-        for environment in (os.environ | {"PYTHONHASHSEED": str(number)} for number in range(3))
+        for environment in (os.environ | {"PYTHONHASHSEED": str(number)} for number in range(2))
     }
     assert len(found) == 1 and found != {"\n"}
 
@@ -458,8 +458,10 @@ def test_ctrl_c_in_a_terminal(tmp_path):
     wait_for(lambda: events(path).count("begin sampling") > 3, process)
     asked = run_whole(tmp_path / "other", "status", str(path))
     assert asked.returncode == 0 and "sampling, running" in asked.stdout and "s to go" in asked.stdout
+    pressed = time.perf_counter()
     os.write(terminal, b"\x03")
     process.wait(timeout=60)
+    print(f"ended {time.perf_counter() - pressed:.2f} s after the key press")
     reader.join(timeout=10)
     text = b"".join(shown).decode()
     assert process.returncode == 130
