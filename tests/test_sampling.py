@@ -135,6 +135,8 @@ def test_time_that_ends_in_warmup_is_explained(model):
     with pytest.raises(RuntimeError, match="warm-up iterations, so there are no draws: raise max_time"):
         tr.sample(model, warmup=10**7, chains=2, max_time=0.5, **QUIET)
     trace = tr.sample(model, warmup=10**7, chains=2, max_time=0.5, save_warmup=True, **QUIET)
+    with pytest.raises(tr.InputError, match="no draws to sum up"):
+        tr.summary(trace)
     assert set(trace.children) >= {"warmup_posterior", "warmup_sample_stats"} and "posterior" not in trace.children
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from tightrope.types import FAILURES
+from tightrope.types import FAILURES, InputError
 
 MAX_R_HAT = 1.01
 MIN_ESS_PER_CHAIN = 100
@@ -23,6 +23,8 @@ def summary(trace: xr.DataTree, var_names: list[str] | None = None) -> pd.DataFr
     """Mean, spread, interval, R-hat and effective sample sizes, by default of the model's quantities."""
     import arviz_stats  # here and below: it takes a second, which whoever wants help or a list of models would wait
 
+    if "posterior" not in trace.children:
+        raise InputError("this trace has no draws to sum up: the run ended before warm-up did.")
     posterior = trace.children["posterior"].dataset
     if var_names is None:
         # A list of one name comes back from a file as the name.
