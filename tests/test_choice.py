@@ -27,6 +27,7 @@ def short_runs_warn():
         yield
 
 
+@pytest.mark.slow
 def test_dense_nuts_is_chosen_where_it_is_faster():
     model = regression()
     trace = tr.sample(model, 300, 200, 2, seed=1, method="auto", progress=False)

@@ -6,7 +6,6 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from cases import slow_but
 from small import exact_draw
 
 import tightrope as tr
@@ -102,7 +101,8 @@ def test_metrics_are_at_least_the_identity(geometry):
     assert jax.jit(jax.vmap(least))(jr.split(jr.key(0), 200)).min() > 1 - 1e-9
 
 
-@pytest.mark.parametrize("kind", slow_but([tr.LocalMALA], [tr.RiemannianNUTS, tr.LocalMALA]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [tr.RiemannianNUTS, tr.LocalMALA])
 def test_fisher_metric_is_refused_for_other_noise(kind):
     heavy = some_model(0.3, noise=dist.StudentT(4.0))
     with pytest.raises(tr.InputError, match="additive normal noise"):

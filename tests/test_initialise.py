@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from cases import slow_but
 
 import tightrope as tr
 from tightrope.initialise import starting_points
@@ -43,9 +44,12 @@ def residuals(model, u):
     return np.asarray(jax.jit(jax.vmap(lambda u: conditioned.lift(u).e))(jnp.asarray(u)))
 
 
+TOYS = [("toy", {"sigma": 0.1}), ("toy", {"sigma": 1e-8})]
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("lotka-volterra", {}), ("toy", {"sigma": 0.1}), ("toy", {"sigma": 1e-8})],
+    slow_but(TOYS, [("lotka-volterra", {}), *TOYS]),
 )
 def test_starting_points_explain_the_data(name, options):
     model, u = load(name, **options), starts(name, **options)

@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from cases import slow_but
 
 import tightrope as tr
 
@@ -128,7 +129,7 @@ def built(program, coords=None):
     return model
 
 
-@pytest.mark.parametrize("program", MODELS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", slow_but(MODELS[1:], MODELS), ids=lambda program: program.__name__)
 def test_the_density_is_that_of_pymc(program):
     theirs = built(program, COORDS)
     with warnings.catch_warnings():

@@ -54,6 +54,7 @@ def test_steps_shrink_with_the_noise(method):
     assert 0.7 < np.log10(large / small) / 2 < 1.3
 
 
+@pytest.mark.slow
 def test_lifted_steps_do_not_shrink():
     small, large = limits(tr.LiftedHMC(solver="newton", num_steps=10, jitter=0.0))
     assert abs(np.log10(large / small)) / 2 < 0.1
@@ -287,7 +288,7 @@ def neuron(random, reach, stuck=0):
     ).assign_coords(x0_dim_0=[0, 1])
 
 
-@pytest.mark.parametrize(("reach", "is_missed"), [(0.5, True), (1.0, False), (None, None)])
+@pytest.mark.parametrize(("reach", "is_missed"), slow_but([(0.5, True)], [(0.5, True), (1.0, False), (None, None)]))
 def test_missed_tails_are_seen(reach, is_missed, tmp_path, monkeypatch):
     random = np.random.default_rng(1)
 
@@ -324,6 +325,7 @@ def test_a_gaussian_is_known_by_its_symmetry(target, power, is_so, tmp_path, mon
     assert (tmp_path / f"{target}.png").exists()
 
 
+@pytest.mark.slow
 def test_the_way_to_the_mode_starts_at_the_truth():
     for sigma in (1e-3, 1.0):
         model = tr.zoo.load("nonlinear-ssm", sigma=sigma, T=6)

@@ -214,6 +214,7 @@ def test_a_chain_that_is_stuck_ends_the_run(model):
         tr.sample(model, draws=20, warmup=20, chains=2, method=tr.LiftedNUTS(step_size=1e6), **QUIET)
 
 
+@pytest.mark.slow
 def test_a_warmup_of_one_iteration_says_nothing_about_being_stuck(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tr.SamplingWarning)

@@ -111,6 +111,7 @@ def test_finished_cells_are_not_run_again(finished):
     assert all(len(pids) == 1 for pids in runs(log).values())
 
 
+@pytest.mark.slow
 def test_dask_gives_the_same(finished, tmp_path):
     directory, log, _ = finished
     cells = swept.cells(log, swept.SIGMAS[:1])
