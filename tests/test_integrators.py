@@ -86,7 +86,7 @@ def test_energy_error_falls_as_the_square_of_the_step(frame, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("frame", "name"), product(DENSE, ["bend", "fold"]))
+@pytest.mark.parametrize(("frame", "name"), [*product(DENSE, ["bend", "fold"])])
 def test_step_is_symplectic(frame, name):
     """The pull-back of the two-form du ^ dp by a step is the two-form, on vectors tangent to the bundle."""
     u, model = drawn(name, None)
