@@ -12,6 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from cases import slow_but
 
 import tightrope as tr
 
@@ -141,15 +142,18 @@ def command(*arguments):
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
 
 
+MISTAKES = [
+    (["run", "lotka-voltera"], 'model="lotka-voltera" is unknown: did you mean "lotka-volterra"?'),
+    (["run", "toy", "--chains", "0"], "chains=0 must be a whole number of at least 1."),
+    (["run", "toy", "--solver", "newtons"], 'solver="newtons" is unknown: did you mean "newton"?'),
+    (["run", "toy", "--sigma", "-1"], "noise_scale must be positive and finite everywhere."),
+    (["run", "lotka-volterra", "--sigma", "1"], "sigma is not an option of lotka-volterra"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["run", "lotka-voltera"], 'model="lotka-voltera" is unknown: did you mean "lotka-volterra"?'),
-        (["run", "toy", "--chains", "0"], "chains=0 must be a whole number of at least 1."),
-        (["run", "toy", "--solver", "newtons"], 'solver="newtons" is unknown: did you mean "newton"?'),
-        (["run", "toy", "--sigma", "-1"], "noise_scale must be positive and finite everywhere."),
-        (["run", "lotka-volterra", "--sigma", "1"], "sigma is not an option of lotka-volterra"),
-    ],
+    slow_but(MISTAKES[:2], MISTAKES),
 )
 def test_mistakes_on_the_command_line_exit_with_2_and_a_sentence(arguments, message):
     result = command(*arguments)
@@ -198,3 +202,30 @@ def test_examples_of_the_readme_run(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_sweep_of_the_readme_runs(tmp_path, monkeypatch):
     assert len(run_examples(tmp_path, monkeypatch, lambda block: "sweep" in block)["table"]) == 4
+
+
+FLAGS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import numpyro.distributions as dist
+off = lambda when: when == sys.argv[1] and jax.config.update("jax_enable_x64", False)
+jnp.linspace(0.0, 1.0, 3)
+off("before")
+import tightrope as tr
+off("after")
+t = np.linspace(0.0, 1.0, 5)
+priors = {"a": dist.Normal(0.0, 1.0), "s": dist.LogNormal(-3.0, 1.0)}
+model = tr.Model(priors, lambda p: p["a"] * jnp.asarray(t), "s", 0.123456789012345 * t)
+off("between")
+trace = tr.sample(model, 20, 20, 2, progress=False)
+print(trace.posterior["a"].dtype, float(trace.observed_data["y"][-1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after", "between"])
+def test_numbers_are_long_whenever_the_user_switches_that_off(when):
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    words = [sys.executable, "-W", "ignore", "-c", FLAGS, when]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
+    assert ended.stdout.split() == ["float64", "0.123456789012345"], ended.stderr

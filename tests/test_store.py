@@ -140,6 +140,7 @@ def test_a_resumed_run_has_the_same_draws(tmp_path, legs, monkeypatch, method):
     assert_same_draws(tr.load(tmp_path / "run"), expected)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_choose_again(tmp_path, legs, monkeypatch):
     """Dense NUTS, made to win, takes over from the lifted sampler, once."""
     races = []

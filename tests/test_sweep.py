@@ -167,6 +167,7 @@ def test_one_sweep_at_a_time(tmp_path):
         tr.sweep([tr.Cell(model="toy")], tmp_path)
 
 
+@pytest.mark.slow
 def test_other_versions_are_told(finished, tmp_path):
     directory, log, _ = finished
     cell = swept.cells(log)[0]
