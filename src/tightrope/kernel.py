@@ -114,7 +114,7 @@ class Kernel:
             count, chains, rows = carry
             slot = chains.iteration - first
             chains = advance(chains)
-            # A branch, not a selection: XLA would make all of a step part of each of the sixty numbers to select.
+            # A branch, not a selection: XLA would make all of a step part of everything that is selected.
             chains, finished, row = lax.cond(chains.trajectory.pauses.any(), turn, walk_on, chains)
             slot = jnp.where(finished, slot, self.capacity)  # out of range is dropped
             return count + 1, chains, rows.at[jnp.arange(width), slot].set(row, mode="drop")

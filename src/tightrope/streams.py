@@ -39,7 +39,8 @@ def numbers(key: Array, purpose: int, places: Array) -> Array:
     return sequence(state, places.astype(jnp.uint64))
 
 
-def places(shape: tuple[int, ...]) -> Array:
+def counted(shape: tuple[int, ...]) -> Array:
+    """The places of an array, from 1."""
     return 1 + lax.iota(jnp.uint64, math.prod(shape)).reshape(shape)
 
 
@@ -52,7 +53,7 @@ def seed(number: Array) -> Array:
 
 
 def split(key: Array, shape: tuple[int, ...]) -> Array:
-    return as_key(numbers(key, SPLIT, places(shape)))
+    return as_key(numbers(key, SPLIT, counted(shape)))
 
 
 def fold_in(key: Array, number: Any) -> Array:
@@ -60,7 +61,7 @@ def fold_in(key: Array, number: Any) -> Array:
 
 
 def random_bits(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
-    words = numbers(key, BITS, places(shape))
+    words = numbers(key, BITS, counted(shape))
     return (words >> (64 - bit_width)).astype(f"uint{bit_width}")
 
 
