@@ -243,20 +243,6 @@ def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, al
     assert all(len(rows) == 100 and np.isfinite(rows).all() for rows in run.draws())
 
 
-def test_a_poor_stand_in_keeps_trajectories_short_until_the_last_window(model):
-    rng = np.random.default_rng(1)
-    u, log_volume = rng.normal(size=(20, 3)), rng.normal(size=20)  # too few draws for all of a quadratic
-    auto, surrogate = tr.LiftedNUTS(), tr.LiftedNUTS(force="surrogate")
-    begin = auto.initial_tuning(model)
-    fit = lambda method, spread, is_last: method.retuned(begin, u, spread * log_volume, is_last).tuning
-    short_until = lambda tuning: int(auto.short_until(tuning, 100))
-    assert short_until(begin) == short_until(fit(auto, 0.01, False)) == short_until(None) == 25
-    assert short_until(fit(auto, 1.0, False)) == 100
-    assert fit(auto, 1.0, True) is None and fit(auto, 0.01, True) is not None
-    assert short_until(fit(surrogate, 1.0, True)) == 25
-    assert short_until(auto.retuned(begin, u[:2], log_volume[:2], False).tuning) == 100
-
-
 def test_trees_are_short_early_in_warmup(model):
     method = tr.LiftedNUTS(step_size=0.02, max_depth=6)
     trace = tr.sample(model, draws=2, warmup=20, chains=2, seed=1, method=method, save_warmup=True, **QUIET)

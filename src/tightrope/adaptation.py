@@ -78,8 +78,7 @@ def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
     linear, upper = weights[1 : d + 1], np.zeros((d, d))
     upper[rows, columns] = weights[d + 1 :]
     quadratic = (upper + upper.T) / np.outer(spread, spread)
-    linear = linear / spread - quadratic @ centre
-    force = Approximate(jnp.array(1.0), jnp.array(linear), jnp.array(quadratic), drifts=jnp.array(False))
+    force = Approximate(jnp.array(1.0), jnp.array(linear / spread - quadratic @ centre), jnp.array(quadratic))
     rest = log_volume - features @ weights
     return Surrogate(force, float(np.sqrt(rest @ rest / (num_draws - len(weights)))), len(rows) == d * (d + 1) // 2)
 

@@ -31,7 +31,6 @@ class Chain(NamedTuple):
     trajectory: Any  # the one under way
     averaging: DualAveraging
     step_size: Array
-    short_until: Array  # the iteration before which trajectories are kept short
 
 
 class Draw(NamedTuple):
@@ -80,16 +79,19 @@ class Kernel:
     def integrator(self, y: Array, tuning: Any):
         return self.method.integrator(self.model.condition(y), tuning)
 
+    def is_early(self, iteration: Array) -> Array:
+        """Whether the step size is still far from adapted, and the force perhaps not yet fitted."""
+        return iteration < self.num_warmup // 4
+
     def _begin(self, y: Array, tuning: Any, keys: Array, u: Array, iteration: Array, step_size: Array) -> Chain:
         """Chains at u, about to begin a transition."""
         integrator = self.integrator(y, tuning)
-        short_until = self.method.short_until(tuning, self.num_warmup)
 
         def begin(key: Array, u: Array, step_size: Array) -> Chain:
             point = integrator.system.at(u)
-            start_key, is_early = jr.fold_in(key, iteration), iteration < short_until
+            start_key, is_early = jr.fold_in(key, iteration), self.is_early(iteration)
             trajectory = self.method.transition.start(integrator, start_key, point, step_size, is_early)
-            return Chain(key, iteration, trajectory, DualAveraging.begin(step_size), step_size, short_until)
+            return Chain(key, iteration, trajectory, DualAveraging.begin(step_size), step_size)
 
         return jax.vmap(begin)(keys, u, step_size)
 
@@ -137,8 +139,8 @@ class Kernel:
         is_adapting = (chain.iteration < self.num_warmup) & (method.step_size is None)
         step_size = jnp.where(is_adapting, adapted, chain.step_size)
 
-        start_key, is_early = jr.fold_in(chain.key, iteration), iteration < chain.short_until
+        start_key, is_early = jr.fold_in(chain.key, iteration), self.is_early(iteration)
         following = transition.start(integrator, start_key, point, step_size, is_early)
-        restarted = Chain(chain.key, iteration, following, averaging, step_size, chain.short_until)
+        restarted = Chain(chain.key, iteration, following, averaging, step_size)
         after = select(finished, restarted, chain._replace(trajectory=trajectory))
         return after, finished, Draw.of(point, info).pack()

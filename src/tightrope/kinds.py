@@ -19,7 +19,7 @@ from tightrope.integrators import ConstrainedLeapfrog, GeneralisedLeapfrog, Inte
 from tightrope.projection import SOLVERS, Solver
 from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, cheap_force, surrogate_force
 from tightrope.transitions import Transition
-from tightrope.types import Array, InputError, ResidualMap
+from tightrope.types import InputError, ResidualMap
 
 # Unknowns. A Jacobian of few rows costs about as much as the model: on poisson (10 rows) newton takes half the time of
 # broyden. With one unknown broyden is the secant method, and up to 1.3 times as fast as newton on the toy.
@@ -78,12 +78,8 @@ class Method(ABC):
         """The iterations whose draws are to tune by, window after window."""
 
     @abstractmethod
-    def retuned(self, tuning: Any, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
-        """The tuning after a window, perhaps the last, with these draws of all chains one after the other."""
-
-    def short_until(self, tuning: Any, num_warmup: int) -> Array:
-        """The iteration of warm-up before which no long trajectory is worth its time."""
-        return jnp.array(num_warmup // 4)
+    def retuned(self, tuning: Any, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
+        """The tuning after a window with these draws, of all chains one after the other."""
 
 
 # A stand-in that misses the log volume by this much on average costs acceptance that no smaller step brings back.
@@ -141,21 +137,14 @@ class Lifting(Method):
         quarter, half = num_warmup // 4, num_warmup // 2
         return [(quarter // 2, quarter), (quarter, half)] if self.force_name(model) == "surrogate" else []
 
-    def retuned(self, tuning: Approximate | None, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
+    def retuned(self, tuning: Approximate | None, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
         """A stand-in for the log volume by a fit to the draws; the truth, where none fits."""
-        if tuning is None:
-            return Retuned(None)
-        fitted = fit_log_volume(u, log_volume)
+        fitted = None if tuning is None else fit_log_volume(u, log_volume)
         if fitted is None:
-            return Retuned(tuning._replace(drifts=jnp.array(not is_last)))
-        misses = fitted.error > MAX_SURROGATE_ERROR
-        if self.force == "auto" and misses and (fitted.is_full or is_last):
+            return Retuned(tuning)
+        if self.force == "auto" and fitted.is_full and fitted.error > MAX_SURROGATE_ERROR:
             return Retuned(None, "The log volume is not quadratic: compiling again, for its exact gradient ...")
-        return Retuned(fitted.force._replace(drifts=jnp.array(misses and not is_last)))
-
-    def short_until(self, tuning: Approximate | None, num_warmup: int) -> Array:
-        early = super().short_until(tuning, num_warmup)
-        return early if tuning is None else jnp.where(tuning.drifts, num_warmup, early)
+        return Retuned(fitted.force)
 
     def integrator(self, model: ResidualMap, tuning: Approximate | None) -> ConstrainedLeapfrog:
         solver = Solver(self.solver_name(model), self.tolerance, self.max_iterations, self.reverse_tolerance)
@@ -178,7 +167,7 @@ class Flat(Method):
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
         return [] if self.metric == "identity" else windows(num_warmup)
 
-    def retuned(self, tuning: Metric, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
+    def retuned(self, tuning: Metric, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
         return Retuned(Metric.of(jnp.asarray(shrunk_covariance(u, self.metric == "dense"))))
 
     def integrator(self, model: ResidualMap, tuning: Metric) -> Integrator:
@@ -202,7 +191,7 @@ class Curved(Method):
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
         return []
 
-    def retuned(self, tuning: None, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
+    def retuned(self, tuning: None, u: np.ndarray, log_volume: np.ndarray) -> Retuned:
         return Retuned(tuning)
 
     def system(self, model: ResidualMap) -> Riemannian:

@@ -54,7 +54,6 @@ class Approximate(NamedTuple):
     scale_weight: Array
     linear: Array | None = None
     quadratic: Array | None = None
-    drifts: Array | bool = False  # whether it is too far off for long trajectories
 
     def log_volume_gradient(self, u: Array, log_scale_gradient: Array) -> Array:
         gradient = (self.scale_weight - 1) * log_scale_gradient
@@ -65,7 +64,7 @@ class Approximate(NamedTuple):
 
 def cheap_force(model: ResidualMap) -> Approximate:
     """The log volume is -min(d, m) log s, were all else constant; no more than that."""
-    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)), drifts=jnp.array(False))
+    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)))
 
 
 def surrogate_force(model: ResidualMap) -> Approximate:
