@@ -64,6 +64,7 @@ def test_starting_points_explain_the_data(name, options):
     assert (np.sum(u**2, axis=1) < model.d + 8 * np.sqrt(2 * model.d)).all()
 
 
+@pytest.mark.slow
 def test_noise_scale_is_not_an_excuse():
     """With hares and lynxes a large scale explains anything; the data ask for 0.25 or so, known to 0.04."""
     model, u = load("lotka-volterra"), starts("lotka-volterra")

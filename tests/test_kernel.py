@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from cases import slow_but
 
 import tightrope as tr
 from tightrope.kernel import CAPACITY, Draw, Kernel
@@ -26,7 +27,7 @@ def one_by_one(kernel, key, u):
     return jax.lax.scan(body, integrator.system.at(u), jnp.arange(NUM_DRAWS))[1]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(["nuts"], METHODS))
 def test_a_group_gives_the_draws_of_single_chains(name):
     kernel = Kernel(tr.zoo.load("toy", sigma=0.1), METHODS[name], num_warmup=0)
     y, keys = kernel.model.data, jr.split(jr.key(1), 3)
