@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -257,7 +258,7 @@ class Stopped(RuntimeError):
 
 def finish(trace: xr.DataTree, out: Path | None, model: Model | None = None) -> None:
     """Print what a run found, and leave it beside the draws; one that was stopped ends at once."""
-    if out is not None and sampling.status(out)["stage"] != "finished":
+    if out is not None and sampling.position(Store(out))["stage"] != "finished":
         raise Stopped(out)
     text = show_summary(trace)
     for finding in findings(trace):
@@ -284,6 +285,10 @@ def main() -> Any:
     except (StoreError, SamplingError) as error:
         print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(1)
-    except (KeyboardInterrupt, NoDraws, Stopped) as error:
+    except Stopped as error:
+        print(f"tightrope: {error}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(130)  # all is saved, and an orderly end takes JAX most of a second
+    except (KeyboardInterrupt, NoDraws) as error:
         print(f"tightrope: {str(error) or 'interrupted'}", file=sys.stderr)
         sys.exit(130)

@@ -144,6 +144,13 @@ def load(store: Path | str) -> xr.DataTree:
 def status(store: Path | str) -> dict[str, Any]:
     """How far a run is: its stage, iterations, rate, the seconds that it will still take, and warnings so far."""
     directory = Store.open(store)
+    known = directory.status()
+    warnings = diagnostics.findings(trace_of(directory)) if known and min(known["draws"]) else []
+    return position(directory) | {"warnings": warnings}
+
+
+def position(directory: Store) -> dict[str, Any]:
+    """The same but for the warnings, at once however many draws there are."""
     record, known = directory.record(), directory.status()
     options = Options(**record["options"])
     iterations = known.get("iterations", [0] * options.chains)
@@ -162,7 +169,6 @@ def status(store: Path | str) -> dict[str, Any]:
         "rate": rate,
         "remaining": left / rate if rate else None,
         "age": time.time() - known["updated"] if known else None,
-        "warnings": diagnostics.findings(trace_of(directory)) if known and min(known["draws"]) else [],
     }
 
 
@@ -180,13 +186,14 @@ def execute(
         display.say(f"Finding starting points and compiling {method.name} for {model.name} ...")
         run, rival = begun(model, method, options, init, store)
         display.say(f"Compiled in {run.compile_time:.1f} s.")
-        with stopping(run.stopped, max_time, display):
+        with stopping(run.stopped, max_time, display) as pressed:
             if rival is not None:
                 run = decided(run, rival, display)
             run.warm_up(display)
             run.draw(display, options.draws)
     trace = collected(run, options) if store is None else trace_of(store)
-    diagnostics.warn(trace)
+    if not pressed.is_set():  # else there is no time for it
+        diagnostics.warn(trace)
     return trace
 
 
@@ -221,15 +228,14 @@ def begun(model: Model, method: Method, options: Options, init: Any, store: Stor
 
 
 @contextlib.contextmanager
-def stopping(stopped: threading.Event, max_time: float | None, display: Progress) -> Iterator[None]:
+def stopping(stopped: threading.Event, max_time: float | None, display: Progress) -> Iterator[threading.Event]:
     """Ctrl-C, or the end of the time allowed, stops a run after its current steps; a second Ctrl-C aborts it."""
-    presses = 0
+    pressed = threading.Event()
 
     def press(*_: Any) -> None:
-        nonlocal presses
-        presses += 1
-        if presses > 1:
+        if pressed.is_set():
             raise KeyboardInterrupt
+        pressed.set()
         stopped.set()
         display.say("Stopping after the current steps; press Ctrl-C again to abort.")
 
@@ -241,7 +247,7 @@ def stopping(stopped: threading.Event, max_time: float | None, display: Progress
             signal.signal(signal.SIGINT, press)
         if timer is not None:
             timer.start()
-        yield
+        yield pressed
     finally:
         if timer is not None:
             timer.cancel()
