@@ -61,7 +61,8 @@ def sample(
 ) -> xr.DataTree:
     """Draw from the posterior of a model; the result has the groups of ArviZ.
 
-    `max_time` is in seconds, from when all is compiled; what there is by then is returned, as it is after Ctrl-C.
+    `max_time` is in seconds, from when all is compiled; what there is by then is returned, as it is after Ctrl-C, which
+    ends a run at once, without a look for what to warn of.
     With `store`, a new folder, draws are saved there as they come, and `resume` goes on after any death.
     """
     if not isinstance(model, Model):
@@ -192,7 +193,7 @@ def execute(
             run.warm_up(display)
             run.draw(display, options.draws)
     trace = collected(run, options) if store is None else trace_of(store)
-    if not pressed.is_set():  # else there is no time for it
+    if not pressed.is_set():
         diagnostics.warn(trace)
     return trace
 
