@@ -16,7 +16,7 @@ OPTIONS = [
     {},
     *({"solver": name} for name in ("newton", "symmetric", "broyden")),
     *({"force": name} for name in ("exact", "cheap", "surrogate")),
-    *({"target_accept": target} for target in (0.6, 0.7, 0.9)),
+    *({"target_accept": target} for target in (0.6, 0.7, 0.8, 0.95)),
 ]
 
 

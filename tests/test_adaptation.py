@@ -165,6 +165,22 @@ def test_fit_leaves_unseen_directions_flat():
     np.testing.assert_allclose(gradients(fit, u), np.broadcast_to(expected, u.shape), atol=1e-3)
 
 
+def test_the_error_of_a_fit_is_that_of_draws_it_has_not_seen():
+    rng = np.random.default_rng(7)
+    value, _ = quadratic(rng, 3, symmetric(rng, 3))
+    u = draws_of(rng, 400, 3)
+    assert fit_log_volume(u, value(u)).force.error < 1e-3
+    noise = rng.normal(scale=0.3, size=400)
+    assert fit_log_volume(u, value(u) + noise).force.error == pytest.approx(noise.std(), rel=0.05)
+    # Chains that hardly moved: a quadratic fits all of them, and tells nothing of another one.
+    starts = 3 * rng.normal(size=(4, 1, 3))
+    u = (starts + 0.1 * rng.normal(size=(4, 25, 3))).reshape(-1, 3)
+    bent = 10 * np.sin(u).sum(1)
+    fit = fit_log_volume(u, bent).force
+    missed = bent - u @ fit.linear - 0.5 * np.einsum("ni,ij,nj->n", u, fit.quadratic, u)
+    assert fit.error > 3 * missed.std()
+
+
 @pytest.mark.parametrize("stuck_at", [0.1, 1.7, -0.123456])
 @pytest.mark.parametrize("num_stuck", [1, 3])
 def test_fit_leaves_coordinates_that_did_not_move_flat(num_stuck, stuck_at):

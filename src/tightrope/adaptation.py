@@ -43,14 +43,13 @@ FIRST_STEP_SIZE = 0.1
 
 
 class Surrogate(NamedTuple):
-    """A stand-in for the log volume, and how well it stands."""
+    """A stand-in for the log volume."""
 
     force: Approximate
-    error: float  # standard deviation of the log volume around the fit
     is_full: bool  # whether there were draws enough for all of the quadratic
 
 
-DRAWS_PER_FEATURE = 3
+DRAWS_PER_FEATURE, FOLDS = 3, 4
 
 
 def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
@@ -71,16 +70,28 @@ def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
     spread = np.where(has_moved, spread, 1.0)
     z = np.where(has_moved, (u - centre) / spread, 0.0)
     features = np.concatenate([np.ones((num_draws, 1)), z, z[:, rows] * z[:, columns]], axis=1)
-    gram = features.T @ features
-    # A little ridge: directions that the draws do not show stay flat.
-    ridge = 1e-6 * num_draws * np.eye(len(gram))
-    weights = np.linalg.solve(gram + ridge, features.T @ log_volume)
+    weights, error = cross_validated(features, log_volume)
     linear, upper = weights[1 : d + 1], np.zeros((d, d))
     upper[rows, columns] = weights[d + 1 :]
     quadratic = (upper + upper.T) / np.outer(spread, spread)
-    force = Approximate(jnp.array(1.0), jnp.array(linear / spread - quadratic @ centre), jnp.array(quadratic))
-    rest = log_volume - features @ weights
-    return Surrogate(force, float(np.sqrt(rest @ rest / (num_draws - len(weights)))), len(rows) == d * (d + 1) // 2)
+    linear = linear / spread - quadratic @ centre
+    force = Approximate(jnp.array(1.0), jnp.array(linear), jnp.array(quadratic), jnp.array(error))
+    return Surrogate(force, len(rows) == d * (d + 1) // 2)
+
+
+def cross_validated(features: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weights of a linear regression, and the standard deviation around one to the rest, in each quarter of the rows.
+
+    Rows are those of chains one after the other: neighbours are too much alike to be judged by.
+    """
+    gram, moment = features.T @ features, features.T @ values
+    # A little ridge: directions that the draws do not show stay flat.
+    ridge = 1e-6 * len(features) * np.eye(len(gram))
+    errors = []
+    for x, y in zip(np.array_split(features, FOLDS), np.array_split(values, FOLDS), strict=True):
+        weights = np.linalg.solve(gram - x.T @ x + ridge, moment - x.T @ y)
+        errors.append(np.std(y - x @ weights))
+    return np.linalg.solve(gram + ridge, moment), float(np.mean(errors))
 
 
 FIRST, LAST, WINDOW = 75, 50, 25  # iterations of Stan's warm-up that adapt the step alone, and of its first window

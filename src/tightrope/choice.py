@@ -81,9 +81,10 @@ def rival_of(run: Run, method: Turning, cores: int) -> Run | None:
     """A run of NUTS with a dense metric; none where it stands no chance or there is no time."""
     if run.model.d > MAX_COORDINATES or run.num_warmup < 2 * MIN_DRAWS or method.step_size is not None:
         return None
-    shared = {name: getattr(method, name) for name in ("target_accept", "max_depth", "shared_step_size")}
+    options = {name: getattr(method, name) for name in ("target_accept", "max_depth", "shared_step_size")}
+    asked = {name: value for name, value in options.items() if value != getattr(type(method), name)}
     sizes, key = (run.num_warmup, run.num_draws, run.num_chains, cores), jr.fold_in(run.key, run.num_chains)
-    rival = Run(run.model, NUTS(metric="dense", **shared), *sizes, key, may_move=run.may_move)
+    rival = Run(run.model, NUTS(metric="dense", **asked), *sizes, key, may_move=run.may_move)
     rival.stopped = run.stopped
     return rival
 

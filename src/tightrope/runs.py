@@ -354,7 +354,7 @@ class Run:
         draws = self.seen(window)
         before: Any = jax.tree.structure(self.tuning)
         self.tuning, message = self.method.retuned(
-            self.tuning, draws.u.reshape(-1, self.model.d), draws.log_volume.ravel()
+            self.tuning, draws.u.reshape(-1, self.model.d), draws.log_volume.ravel(), window.stop == max(self.windows)
         )
         if message:
             progress.say(message)

@@ -54,6 +54,7 @@ class Approximate(NamedTuple):
     scale_weight: Array
     linear: Array | None = None
     quadratic: Array | None = None
+    error: Array | float = 0.0  # of the log volume: its standard deviation from draw to draw, if it is known
 
     def log_volume_gradient(self, u: Array, log_scale_gradient: Array) -> Array:
         gradient = (self.scale_weight - 1) * log_scale_gradient
@@ -64,7 +65,7 @@ class Approximate(NamedTuple):
 
 def cheap_force(model: ResidualMap) -> Approximate:
     """The log volume is -min(d, m) log s, were all else constant; no more than that."""
-    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)))
+    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)), error=jnp.array(0.0))
 
 
 def surrogate_force(model: ResidualMap) -> Approximate:
