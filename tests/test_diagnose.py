@@ -28,6 +28,14 @@ def test_a_linear_model_is_known_exactly(sigma):
     assert 1.2 < found.steps < 2.5 and found.method == "nuts"
 
 
+def test_noise_that_is_inferred_is_that_of_the_points_not_of_the_prior():
+    t = jnp.linspace(0, 1, 30)
+    noise = np.random.default_rng(3).normal(size=30)
+    priors = {"a": dist.Normal(0, 10), "s": dist.LogNormal(-9.0, 4.0)}
+    found = tr.diagnose_model(tr.Model(priors, lambda params: params["a"] * t, "s", 2 * t + 0.5 * noise))
+    assert 0.05 < found.noise_to_signal < 0.5  # misses are about 7 t, noise is 0.5, and exp(-9) without the data
+
+
 def test_one_direction_that_turns():
     """Two points with the same J scale, a right angle apart: C H is known."""
     points, thin = np.zeros((2, 2)), 1e-4

@@ -27,7 +27,7 @@ class Diagnosis:
     model: str
     num_coordinates: int
     num_data: int
-    noise_to_signal: float  # noise scales, per typical miss of the data by a prior draw
+    noise_to_signal: float  # noise scale at the points, per typical miss of the data by a prior draw
     num_open: int  # directions about which the data say less than the prior
     thinnest: float  # width of the posterior across its thinnest direction, in widths of the prior
     steps: float  # that NUTS with a dense metric would take to cross the posterior once
@@ -66,14 +66,14 @@ def diagnose_model(model: Model, seed: int = 0) -> Diagnosis:
     find_key, refine_key = jr.split(jr.key(seed))
     start = find_start(model, "auto", find_key, NUM_POINTS)
     points = np.unique(start.refined(model, refine_key, NUM_POINTS), axis=0)
-    misses, jacobians = (np.asarray(found) for found in look(model, start.u, points))
+    log_misses, log_scales, jacobians = (np.asarray(found) for found in look(model, start.u, points))
     values = np.linalg.svd(jacobians, compute_uv=False)
     steps = float(np.median(steps_to_cross(points, jacobians)))
     return Diagnosis(
         model=model.name,
         num_coordinates=model.d,
         num_data=model.m,
-        noise_to_signal=1 / float(np.median(misses)),
+        noise_to_signal=float(np.exp(np.median(log_scales) - np.median(log_misses))),
         num_open=model.d - int(np.median((values > 1).sum(axis=1))),
         thinnest=float(np.median(1 / np.hypot(1, values.max(axis=1)))),
         steps=steps,
@@ -81,15 +81,17 @@ def diagnose_model(model: Model, seed: int = 0) -> Diagnosis:
     )
 
 
-def look(model: Model, draws: np.ndarray, points: np.ndarray) -> tuple[Array, Array]:
-    """The root mean square of the residuals at prior draws, and the Jacobian of the residuals at points."""
+def look(model: Model, draws: np.ndarray, points: np.ndarray) -> tuple[Array, Array, Array]:
+    """Mean logs of distances to the data at prior draws; of noise scales at points, and the Jacobian of residuals."""
 
     @jax.jit
-    def at(y: Array, draws: Array, points: Array) -> tuple[Array, Array]:
-        residual = lambda u: model.condition(y).lift(u).e
+    def at(y: Array, draws: Array, points: Array) -> tuple[Array, Array, Array]:
+        lift = model.condition(y).lift
+        residual = lambda u: lift(u).e
         slopes = jax.jacfwd(residual) if model.d < model.m else jax.jacrev(residual)
-        misses = lax.map(lambda u: jnp.sqrt(jnp.mean(residual(u) ** 2)), draws, batch_size=100)
-        return misses, lax.map(slopes, points)
+        log_scale = lambda u: lift(u).log_scale / model.m
+        log_miss = lambda u: jnp.log(jnp.abs(residual(u))).mean() + log_scale(u)
+        return lax.map(log_miss, draws, batch_size=100), lax.map(log_scale, points), lax.map(slopes, points)
 
     return at(model.data, draws, points)
 
