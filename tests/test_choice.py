@@ -3,11 +3,14 @@
 import warnings
 
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
+from tightrope.choice import rival_of
+from tightrope.runs import Run
 
 MUCH_COMPUTED = True
 
@@ -46,6 +49,14 @@ def test_lifted_sampler_is_chosen_where_it_is_faster():
     assert trace.posterior.attrs["method"] == "lifted-nuts"
     assert trace.posterior.attrs["choice"].startswith("lifted-nuts: ")
     assert trace.posterior.sizes["draw"] == 300
+
+
+@pytest.mark.parametrize(("asked", "expected"), [({}, 0.8), ({"target_accept": 0.95}, 0.95)])
+def test_both_get_what_was_asked_for_and_else_their_own(asked, expected):
+    method = tr.LiftedNUTS(max_depth=7, **asked)
+    run = Run(tr.zoo.load("toy"), method, warmup=200, draws=10, chains=2, cores=1, key=jr.key(1))
+    rival = rival_of(run, method, cores=1)
+    assert rival.method == tr.NUTS(metric="dense", max_depth=7, target_accept=expected)
 
 
 def test_no_trial_where_there_is_no_time_for_one():
