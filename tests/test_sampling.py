@@ -271,6 +271,12 @@ def test_the_target_allows_for_what_the_stand_in_misses(model):
     assert method.target(begin._replace(error=jnp.array(error))) == pytest.approx(accepted, abs=2e-3)
 
 
+def test_step_sizes_reach_the_target_that_the_tuning_leaves(model, monkeypatch):
+    monkeypatch.setattr(tr.LiftedNUTS, "target", lambda method, tuning: 0.5)
+    trace = tr.sample(model, draws=200, warmup=200, chains=2, seed=1, method=tr.LiftedNUTS(), **QUIET)
+    assert trace.sample_stats["acceptance_rate"].mean() == pytest.approx(0.5, abs=0.15)
+
+
 def test_trees_are_short_early_in_warmup(model):
     method = tr.LiftedNUTS(step_size=0.02, max_depth=6)
     trace = tr.sample(model, draws=2, warmup=20, chains=2, seed=1, method=method, save_warmup=True, **QUIET)

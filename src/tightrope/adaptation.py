@@ -28,7 +28,7 @@ class DualAveraging(NamedTuple):
         zero = jnp.zeros_like(log_step)
         return cls(log_step, log_step, zero, zero, jnp.log(10.0) + log_step)
 
-    def update(self, acceptance: Array, target: float) -> DualAveraging:
+    def update(self, acceptance: Array, target: Array | float) -> DualAveraging:
         # One NaN would poison every later average.
         acceptance = jnp.where(jnp.isfinite(acceptance), acceptance, 0.0)
         updates = self.updates + 1

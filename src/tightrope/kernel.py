@@ -127,7 +127,7 @@ class Kernel:
         """One integrator step of one chain."""
         return chain._replace(trajectory=self.method.transition.advance(integrator, chain.trajectory))
 
-    def turn_one(self, integrator: Any, chain: Chain, stop: Array, target: Any) -> tuple[Chain, Array, Array]:
+    def turn_one(self, integrator: Any, chain: Chain, stop: Array, target: Array | float) -> tuple[Chain, Array, Array]:
         """A chain that pauses, ready for its next step; whether it finished a transition, and the draw if so."""
         transition, method = self.method.transition, self.method
         trajectory = transition.settle(integrator, chain.trajectory)
