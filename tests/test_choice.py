@@ -1,6 +1,7 @@
 """The trial: each sampler is chosen where it is faster by far."""
 
 import warnings
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -9,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
-from tightrope.choice import rival_of
+from tightrope.choice import leader, rival_of
 from tightrope.runs import Run
 
 MUCH_COMPUTED = True
@@ -62,3 +63,34 @@ def test_both_get_what_was_asked_for_and_else_their_own(asked, expected):
 def test_no_trial_where_there_is_no_time_for_one():
     trace = tr.sample(tr.zoo.load("toy"), 20, 50, 2, method="auto", progress=False)
     assert trace.posterior.attrs["method"] == "lifted-nuts" and trace.posterior.attrs["choice"].startswith("no trial")
+
+
+def racer(rate, speed, iteration, has_failed=False):
+    """A run of 1000 iterations of warm-up and 1000 draws, so far."""
+    return SimpleNamespace(
+        rate=lambda: rate,
+        speed=lambda: speed,
+        is_settled=iteration >= 300,
+        is_past=lambda share: iteration >= share,
+        has_failed=has_failed,
+        run=SimpleNamespace(num_warmup=1000, num_draws=1000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lifted", "dense", "winner"),
+    [
+        (racer(0, 10, 20), racer(31, 60, 200), "dense"),  # more than three times what the other could make
+        (racer(0, 10, 20), racer(29, 60, 200), None),
+        (racer(5, 10, 100), racer(4, 60, 200), None),  # NUTS may still learn its metric
+        (racer(5, 10, 100), racer(4, 60, 300), "lifted"),
+        (racer(5, 50, 300), racer(14, 60, 400), "lifted"),
+        (racer(5, 50, 300), racer(16, 60, 400), "dense"),  # now it is known what the other does make
+        (racer(0, 50, 300), racer(0, 60, 100), None),  # stands still: NUTS gets its chance
+        (racer(0, 50, 90), racer(20, 60, 600), "lifted"),  # no later than this
+        (racer(0, 0, 1000, has_failed=True), racer(0, 1, 10), "dense"),
+        (racer(0, 1, 10), racer(0, 0, 1000, has_failed=True), "lifted"),
+    ],
+)
+def test_who_leads(lifted, dense, winner):
+    assert leader(lifted, dense) is {"lifted": lifted, "dense": dense, None: None}[winner]

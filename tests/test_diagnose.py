@@ -24,8 +24,7 @@ def test_a_linear_model_is_known_exactly(sigma):
     assert (found.num_coordinates, found.num_data, found.num_open) == (4, 3, 2)
     largest = np.linalg.norm(MIXING / sigma, 2)
     np.testing.assert_allclose(found.thinnest, 1 / np.sqrt(1 + largest**2), rtol=1e-6)
-    # The points are exact draws, so C is twice the covariance, up to the chance of 16 draws in 4 dimensions.
-    assert 1.2 < found.steps < 2.5 and found.method == "nuts"
+    assert found.steps == pytest.approx(1, abs=0.2) and found.method == "nuts"  # the points are draws from a normal law
 
 
 def test_noise_that_is_inferred_is_that_of_the_points_not_of_the_prior():
@@ -54,11 +53,11 @@ def test_the_toy_is_worth_lifting_as_its_noise_vanishes():
         np.testing.assert_allclose(ratio, 1e-3**power, rtol=0.5, err_msg=name)
 
 
-# Races by the clock, `tightrope run NAME --method auto`, ended so for lotka-volterra and potassium.
+# As `benchmarks/auto.py` found, but for potassium, where the two are about as fast; linear-gaussian is normal.
 ADVICE = {
     "linear-gaussian": "nuts",
-    "lotka-volterra": "nuts",
-    "squid-potassium": "nuts",
+    "lotka-volterra": "lifted-nuts",
+    "squid-potassium": "lifted-nuts",
     "fitzhugh-nagumo": "lifted-nuts",
     "squid-sodium": "lifted-nuts",
 }

@@ -28,7 +28,7 @@ class DualAveraging(NamedTuple):
         zero = jnp.zeros_like(log_step)
         return cls(log_step, log_step, zero, zero, jnp.log(10.0) + log_step)
 
-    def update(self, acceptance: Array, target: Array | float) -> DualAveraging:
+    def update(self, acceptance: Array, target: float) -> DualAveraging:
         # One NaN would poison every later average.
         acceptance = jnp.where(jnp.isfinite(acceptance), acceptance, 0.0)
         updates = self.updates + 1
@@ -43,10 +43,10 @@ FIRST_STEP_SIZE = 0.1
 
 
 class Surrogate(NamedTuple):
-    """A stand-in for the log volume."""
+    """A stand-in for the log volume, and the standard deviation of what it misses, from draw to draw."""
 
     force: Approximate
-    is_full: bool  # whether there were draws enough for all of the quadratic
+    error: float
 
 
 DRAWS_PER_FEATURE, FOLDS = 3, 4
@@ -75,8 +75,7 @@ def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
     upper[rows, columns] = weights[d + 1 :]
     quadratic = (upper + upper.T) / np.outer(spread, spread)
     linear = linear / spread - quadratic @ centre
-    force = Approximate(jnp.array(1.0), jnp.array(linear), jnp.array(quadratic), jnp.array(error))
-    return Surrogate(force, len(rows) == d * (d + 1) // 2)
+    return Surrogate(Approximate(jnp.array(1.0), jnp.array(linear), jnp.array(quadratic)), error)
 
 
 def cross_validated(features: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, float]:

@@ -15,9 +15,9 @@ from tightrope.progress import Progress
 from tightrope.runs import Run
 from tightrope.types import SamplingError
 
-# Both get the same time, so what the loser takes is about this share of the whole run.
-SHARE, LATEST = 0.12, 0.3  # of the iterations of the one ahead: to decide if it can be told, and in any case
-FIRST_TURN, TURN = 0.05, 0.2  # seconds of the first turn, and of each as a share of those before
+LEAD = 3  # of dense NUTS: a short stretch flatters a sampler that mixes slowly, on sodium seven times
+LATEST = 0.3  # of the iterations of dense NUTS, to decide in any case
+FIRST_TURN, TURN = 0.03, 0.1  # seconds of the first turn, and of each as a share of those before
 MIN_DRAWS = 50  # of each chain, to tell an effective sample size
 MAX_COORDINATES = 1000  # of a dense metric
 MAX_JUDGED = 100  # coordinates whose effective sample size is looked at
@@ -36,7 +36,6 @@ class Racer:
     def __init__(self, run: Run):
         self.run = run
         self.marks, self.has_failed = [Mark(0, 0.0)], False
-        self.early = run.num_warmup // 4  # until then trees are short, and nothing can be told
 
     def take_turn(self, seconds: float, progress: Progress) -> None:
         """Go on with warm-up for some time."""
@@ -52,29 +51,37 @@ class Racer:
         took = self.run.warmup_time - before  # without what may have been compiled
         self.marks.append(Mark(int(self.run.iterations().min()), self.marks[-1].seconds + took))
 
-    def is_past(self, share: float) -> bool:
-        """Whether so much of the run is done, or all of warm-up."""
-        total = self.run.num_warmup + self.run.num_draws
-        return self.marks[-1].iteration >= min(max(share * total, self.early + MIN_DRAWS), self.run.num_warmup)
+    def is_past(self, iteration: float) -> bool:
+        """Whether so much is done, or all of warm-up."""
+        return self.marks[-1].iteration >= min(iteration, self.run.num_warmup)
 
     @property
-    def middle(self) -> Mark:
-        """Half way by the clock, or the end of early warm-up; what comes after is judged."""
-        half = self.marks[-1].seconds / 2
-        return [mark for mark in self.marks[:-1] if mark.seconds <= half or mark.iteration <= self.early][-1]
+    def is_settled(self) -> bool:
+        """Whether there are draws from trees of any length; they are short early in warm-up."""
+        return self.is_past(self.run.num_warmup // 4 + MIN_DRAWS)
 
     @property
-    def is_known(self) -> bool:
-        """Whether there are draws enough."""
-        return self.marks[-1].iteration - max(self.middle.iteration, self.early) >= MIN_DRAWS
+    def stretch(self) -> tuple[Mark, Mark]:
+        """What is judged: all but the very beginning."""
+        begin = [mark for mark in self.marks if mark.iteration >= self.run.num_warmup // 10]
+        return begin[0] if len(begin) > 1 else self.marks[0], self.marks[-1]
+
+    def speed(self) -> float:
+        """Draws of a chain per second."""
+        first, last = self.stretch
+        return (last.iteration - first.iteration) / (last.seconds - first.seconds) if not self.has_failed else 0.0
 
     def rate(self) -> float:
-        """Effective draws of a chain per second; too few draws to tell count as if they were independent."""
-        middle, last = self.middle, self.marks[-1]
-        if len(self.marks) == 1 or last.seconds == middle.seconds or self.has_failed:
+        """Effective draws of a chain per second; none if there are too few draws to tell."""
+        first, last = self.stretch
+        if last.iteration - first.iteration < MIN_DRAWS or self.has_failed:
             return 0.0
-        speed = (last.iteration - middle.iteration) / (last.seconds - middle.seconds)
-        return speed * (efficiency(self.run, slice(middle.iteration, last.iteration)) if self.is_known else 1.0)
+        return self.speed() * efficiency(self.run, slice(first.iteration, last.iteration))
+
+    def told(self) -> str:
+        """Its effective draws per second, in words."""
+        rate, speed = self.run.num_chains * self.rate(), self.run.num_chains * self.speed()
+        return f"{rate:.3g}" if rate and self.is_settled else f"at most {speed:.3g}"
 
 
 def rival_of(run: Run, method: Turning, cores: int) -> Run | None:
@@ -109,23 +116,30 @@ def decided(run: Run, rival: Run, progress: Progress) -> Run:
 def race(run: Run, rival: Run, progress: Progress) -> tuple[Run | None, str]:
     """Turn by turn, until it can be told which is faster; the winner, and why. None if it is stopped before."""
     rival.place(run.places())
-    lifted, dense = racers = Racer(run), Racer(rival)
-    turn = FIRST_TURN
-    while run.may_go_on():
-        for racer in racers:
-            racer.take_turn(turn, progress)
-        turn = max(FIRST_TURN, TURN * lifted.marks[-1].seconds)
-        behind, ahead = sorted(racers, key=lambda racer: racer.marks[-1].iteration)
-        if not ahead.is_past(SHARE) or not run.may_go_on():
-            continue
-        rates = {racer: racer.rate() for racer in racers}
-        if behind.is_known or rates[behind] < rates[ahead] or ahead.is_past(LATEST):
-            winner = behind if behind.is_known and rates[behind] > rates[ahead] else ahead
-            least = "at most " if not behind.is_known else ""
-            told = {racer: f"{least if racer is behind else ''}{run.num_chains * rates[racer]:.3g}" for racer in racers}
-            reason = f"{told[lifted]} and {told[dense]} effective draws per second of lifted-nuts and dense nuts"
+    lifted, dense = Racer(run), Racer(rival)
+    while True:
+        for racer in (lifted, dense):
+            racer.take_turn(max(FIRST_TURN, TURN * lifted.marks[-1].seconds), progress)
+        if not run.may_go_on():
+            return None, ""
+        winner = leader(lifted, dense)
+        if winner is not None:
+            reason = f"{lifted.told()} and {dense.told()} effective draws per second of lifted-nuts and dense nuts"
             return winner.run, f"{winner.run.method.name}: {reason}."
-    return None, ""
+
+
+def leader(lifted: Racer, dense: Racer) -> Racer | None:
+    """The faster one, if it can be told by now."""
+    if lifted.has_failed or dense.has_failed:
+        return lifted if dense.has_failed else dense
+    # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws.
+    if dense.rate() > LEAD * (lifted.rate() if lifted.is_settled else lifted.speed()):
+        return dense
+    is_ahead = dense.is_settled and lifted.rate() > dense.rate()
+    total = dense.run.num_warmup + dense.run.num_draws
+    if is_ahead or (lifted.is_settled and lifted.rate()) or dense.is_past(LATEST * total):
+        return lifted
+    return None
 
 
 def efficiency(run: Run, window: slice) -> float:

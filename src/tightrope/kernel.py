@@ -102,8 +102,7 @@ class Kernel:
         first = chains.iteration
         rows = jnp.zeros((width, self.capacity, Draw.width(self.model.d)))
         advance = jax.vmap(lambda chain: self.advance_one(integrator, chain))
-        target = self.method.target(tuning)
-        turn = jax.vmap(lambda chain: self.turn_one(integrator, chain, stop, target))
+        turn = jax.vmap(lambda chain: self.turn_one(integrator, chain, stop))
         # A chain that is not active walks on unheard, and begins anew with the next stage.
         walk_on = lambda chains: (chains, jnp.zeros(width, bool), rows[:, 0])
 
@@ -127,14 +126,14 @@ class Kernel:
         """One integrator step of one chain."""
         return chain._replace(trajectory=self.method.transition.advance(integrator, chain.trajectory))
 
-    def turn_one(self, integrator: Any, chain: Chain, stop: Array, target: Array | float) -> tuple[Chain, Array, Array]:
+    def turn_one(self, integrator: Any, chain: Chain, stop: Array) -> tuple[Chain, Array, Array]:
         """A chain that pauses, ready for its next step; whether it finished a transition, and the draw if so."""
         transition, method = self.method.transition, self.method
         trajectory = transition.settle(integrator, chain.trajectory)
         finished = trajectory.done & (chain.iteration < stop)
         point, info = transition.finish(trajectory)
 
-        averaging = chain.averaging.update(info.acceptance_rate, target)
+        averaging = chain.averaging.update(info.step_acceptance, method.target_accept)
         iteration = chain.iteration + 1
         adapted = jnp.exp(jnp.where(iteration < self.num_warmup, averaging.log_step, averaging.log_average))
         is_adapting = (chain.iteration < self.num_warmup) & (method.step_size is None)

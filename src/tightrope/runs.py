@@ -116,7 +116,7 @@ class Run:
         given = method.step_size
         self.step_sizes = np.full(chains, FIRST_STEP_SIZE if given is None else float(given))
         self.stopped = threading.Event()
-        self.steps_per_call = 1
+        self.pace = 0.0  # steps per second of a group
         self.compile_times: list[float] = []
         self.compile_time = self.warmup_time = self.sampling_time = 0.0
         self.finished = 0  # where the last stage ended after which all was learnt that there was to learn
@@ -241,20 +241,18 @@ class Run:
             step_sizes = jnp.asarray(self.step_sizes[group.index])
             start, u = jnp.array(self.stage_start), jnp.asarray(group.u)
             chains = compiled.begin(self.y, self.tuning, group.keys, u, start, step_sizes)
-        num_steps = self.steps_per_call
         while group.iterations.min() < stop and self.may_go_on() and time.perf_counter() < until:
             started = time.perf_counter()
+            allowed = self.pace * min(SECONDS_PER_CALL, self.deadline - started)
+            num_steps = int(np.clip(allowed, 1, self.kernel.capacity))
             chains, rows = compiled.advance(self.y, self.tuning, chains, jnp.array(stop), jnp.array(num_steps))
             iterations, rows = np.asarray(chains.iteration), np.asarray(rows)
             for chain, (before, after) in enumerate(zip(group.iterations, iterations, strict=True)):
                 if after > before:
                     group.rows[chain].parts.append(rows[chain, : after - before].copy())
             group.iterations = iterations
-            seconds = time.perf_counter() - started
-            num_steps = int(
-                np.clip(num_steps * SECONDS_PER_CALL / seconds, 1, min(self.kernel.capacity, 2 * num_steps))
-            )
-        self.steps_per_call = num_steps
+            if iterations.min() < stop:  # else there may have been fewer steps
+                self.pace = num_steps / (time.perf_counter() - started)
         group.chains = chains
         if group.iterations.min() >= stop:
             group.u = np.stack([rows.parts[-1][-1, : self.model.d] for rows in group.rows])

@@ -54,7 +54,13 @@ class Approximate(NamedTuple):
     scale_weight: Array
     linear: Array | None = None
     quadratic: Array | None = None
-    error: Array | float = 0.0  # of the log volume: its standard deviation from draw to draw, if it is known
+
+    def log_volume(self, u: Array, log_scale: Array) -> Array:
+        """The function that stands in for the log volume."""
+        value = (self.scale_weight - 1) * log_scale
+        if self.linear is not None and self.quadratic is not None:
+            value += self.linear @ u + 0.5 * u @ self.quadratic @ u
+        return value
 
     def log_volume_gradient(self, u: Array, log_scale_gradient: Array) -> Array:
         gradient = (self.scale_weight - 1) * log_scale_gradient
@@ -65,7 +71,7 @@ class Approximate(NamedTuple):
 
 def cheap_force(model: ResidualMap) -> Approximate:
     """The log volume is -min(d, m) log s, were all else constant; no more than that."""
-    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)), error=jnp.array(0.0))
+    return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)))
 
 
 def surrogate_force(model: ResidualMap) -> Approximate:
@@ -91,15 +97,17 @@ class Lifted(NamedTuple):
         ambient_energy = lambda u, e: model.prior_energy(u) + model.noise_energy(u, e)
         energy, (along_u, along_e) = jax.value_and_grad(ambient_energy, (0, 1))(u, lift.e)
         if self.force is None:
-            along_volume = frame.log_volume_gradient(model, u)
+            along_volume, missed = frame.log_volume_gradient(model, u), jnp.zeros(())
         else:
             along_volume = self.force.log_volume_gradient(u, log_scale_gradient)
+            missed = frame.log_volume - self.force.log_volume(u, lift.log_scale)
         gradient = jnp.concatenate([along_u + log_scale_gradient + along_volume, along_e])
         return Point(
             u=u,
             e=lift.e,
             potential=energy + lift.log_scale + frame.log_volume,
             gradient=frame.tangent(gradient),
+            missed=missed,
             log_density=-energy - lift.log_scale,
             log_volume=frame.log_volume,
             rounding=lift.rounding,
@@ -149,7 +157,7 @@ class Euclidean(NamedTuple):
     def at(self, u: Array) -> Point:
         (energy, e), gradient = jax.value_and_grad(posterior_energy, 1, has_aux=True)(self.model, u)
         zero = jnp.zeros(())
-        return Point(u, e, energy, gradient, log_density=-energy, log_volume=zero, rounding=zero, frame=None)
+        return Point(u, e, energy, gradient, zero, log_density=-energy, log_volume=zero, rounding=zero, frame=None)
 
     def draw_momentum(self, key: Array, point: Point) -> Array:
         return self.metric.draw(key)
@@ -209,6 +217,7 @@ class Riemannian(NamedTuple):
             e=e,
             potential=energy + log_volume,
             gradient=gradient + frame.log_volume_gradient,
+            missed=jnp.zeros(()),
             log_density=-energy,
             log_volume=log_volume,
             rounding=jnp.zeros(()),

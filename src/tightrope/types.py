@@ -86,6 +86,7 @@ class Point(NamedTuple):
     e: Array  # residual at u, shape (m,)
     potential: Array  # U(u), with respect to the measure that the system moves on
     gradient: Array  # of the potential: what a kick subtracts from the momentum, per unit of time
+    missed: Array  # that part of the potential which the gradient does not know of
     log_density: Array  # log posterior density of u, the same for every method
     log_volume: Array  # 1/2 log det of the metric; zero where the metric is constant
     rounding: Array  # size of the rounding error in e
@@ -134,6 +135,7 @@ class Info(NamedTuple):
     """What one transition did; the fields are the names of `sample_stats`."""
 
     acceptance_rate: Array
+    step_acceptance: Array  # by the energy without what the force misses: this falls with the step size alone
     step_size: Array
     n_steps: Array
     tree_depth: Array

@@ -50,17 +50,19 @@ class Leaf(NamedTuple):
     state: State
     energy_error: Array
     acceptance: Array  # min(1, exp(-energy_error)); zero for a failed step
+    step_acceptance: Array  # the same without what the force misses
     failed: Array  # no such state
     diverging: Array  # the state exists, at too high an energy
 
 
-def leaf_of(integrator: Integrator, step: Step, initial_energy: Array) -> Leaf:
+def leaf_of(integrator: Integrator, step: Step, initial_energy: Array, initial_missed: Array) -> Leaf:
     """Judge the end of a step by its status and energy."""
     error = integrator.system.energy(step.state) - initial_energy
+    missed = step.state.point.missed - initial_missed
     failed = step.status != Status.OK
     diverging = ~failed & ~(error <= DIVERGENCE)
-    acceptance = jnp.where(failed | diverging, 0.0, jnp.exp(jnp.minimum(0.0, -error)))
-    return Leaf(step.state, error, acceptance, failed, diverging)
+    accepted = lambda error: jnp.where(failed | diverging, 0.0, jnp.exp(jnp.minimum(0.0, -error)))
+    return Leaf(step.state, error, accepted(error), accepted(error - missed), failed, diverging)
 
 
 class Counts(NamedTuple):

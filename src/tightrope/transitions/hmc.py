@@ -46,14 +46,14 @@ class HMC(NamedTuple):
             step_size=step_size * (1 + self.jitter * jr.uniform(jitter_key, minval=-1.0)),
             start=state,
             initial_energy=integrator.system.energy(state),
-            leaf=Leaf(state, zero, zero, no, no),
+            leaf=Leaf(state, zero, zero, zero, no, no),
             counts=Counts.zero(),
             done=no,
         )
 
     def advance(self, integrator: Integrator, trajectory: Trajectory) -> Trajectory:
         step = integrator.step(trajectory.leaf.state, trajectory.step_size)
-        leaf = leaf_of(integrator, step, trajectory.initial_energy)
+        leaf = leaf_of(integrator, step, trajectory.initial_energy, trajectory.start.point.missed)
         counts = trajectory.counts.add(step)
         # A high energy on the way is no reason to stop: seen from the other end it might not be one.
         done = leaf.failed | (counts.n_steps == self.num_steps)
@@ -68,6 +68,7 @@ class HMC(NamedTuple):
         point = select(accepted, leaf.state.point, trajectory.start.point)
         return point, Info(
             acceptance_rate=leaf.acceptance,
+            step_acceptance=leaf.step_acceptance,
             step_size=trajectory.step_size,
             tree_depth=jnp.zeros((), int),
             reached_max_treedepth=jnp.array(False),

@@ -101,6 +101,7 @@ class Tree(NamedTuple):
     key: Array
     step_size: Array
     initial_energy: Array
+    initial_missed: Array
     left: Packed  # a state
     right: Packed
     depth: Array
@@ -111,6 +112,7 @@ class Tree(NamedTuple):
     momentum_sum: Array
     subtree: Subtree
     acceptance_sum: Array
+    step_acceptance_sum: Array
     counts: Counts
     diverging: Array
     is_complete: Array  # the subtree is as large as the tree
@@ -157,6 +159,7 @@ class NUTS(NamedTuple):
             key=key,
             step_size=step_size,
             initial_energy=integrator.system.energy(state),
+            initial_missed=point.missed,
             left=packed,
             right=packed,
             depth=jnp.zeros((), int),
@@ -167,6 +170,7 @@ class NUTS(NamedTuple):
             momentum_sum=state.momentum,
             subtree=subtree,
             acceptance_sum=zero,
+            step_acceptance_sum=zero,
             counts=Counts.zero(),
             diverging=no,
             is_complete=no,
@@ -180,7 +184,7 @@ class NUTS(NamedTuple):
         previous = tree.subtree.last.open()
         sign = jnp.where(tree.subtree.forward, 1.0, -1.0)
         step = integrator.step(previous, sign * tree.step_size)
-        leaf = leaf_of(integrator, step, tree.initial_energy)
+        leaf = leaf_of(integrator, step, tree.initial_energy, tree.initial_missed)
         newest = arrow(leaf.state)
 
         subtree = self.add_leaf(leaf_key, tree.subtree, leaf, newest, arrow(previous))
@@ -189,6 +193,7 @@ class NUTS(NamedTuple):
         return tree._replace(
             subtree=subtree,
             acceptance_sum=tree.acceptance_sum + leaf.acceptance,
+            step_acceptance_sum=tree.step_acceptance_sum + leaf.step_acceptance,
             counts=tree.counts.add(step),
             diverging=leaf.diverging,
             is_complete=~done & (subtree.size == 1 << tree.depth),
@@ -257,9 +262,11 @@ class NUTS(NamedTuple):
         # A trajectory that a projection ended counts as rejected, as a static one would be. A smaller step helps
         # against those, but not where the model itself fails, so there only the step that failed counts.
         was_cut_short = tree.counts.projection_failed + tree.counts.non_reversible > 0
+        mean = lambda total: jnp.where(was_cut_short, 0.0, total / tree.counts.n_steps)
         point = tree.proposal.open().point
         return point, Info(
-            acceptance_rate=jnp.where(was_cut_short, 0.0, tree.acceptance_sum / tree.counts.n_steps),
+            acceptance_rate=mean(tree.acceptance_sum),
+            step_acceptance=mean(tree.step_acceptance_sum),
             step_size=tree.step_size,
             tree_depth=tree.depth,
             reached_max_treedepth=tree.depth >= self.max_depth,
