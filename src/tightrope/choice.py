@@ -132,14 +132,13 @@ def leader(lifted: Racer, dense: Racer) -> Racer | None:
     """The faster one, if it can be told by now."""
     if lifted.has_failed or dense.has_failed:
         return lifted if dense.has_failed else dense
+    rate, rival_rate = lifted.rate(), dense.rate()
     # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws.
-    if dense.rate() > LEAD * (lifted.rate() if lifted.is_settled else lifted.speed()):
+    if rival_rate > LEAD * (rate if lifted.is_settled else lifted.speed()):
         return dense
-    is_ahead = dense.is_settled and lifted.rate() > dense.rate()
+    has_shown = (dense.is_settled and rate > rival_rate) or (lifted.is_settled and rate > 0)
     total = dense.run.num_warmup + dense.run.num_draws
-    if is_ahead or (lifted.is_settled and lifted.rate()) or dense.is_past(LATEST * total):
-        return lifted
-    return None
+    return lifted if has_shown or dense.is_past(LATEST * total) else None
 
 
 def efficiency(run: Run, window: slice) -> float:
