@@ -10,7 +10,8 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
-from tightrope.choice import leader, rival_of
+from tightrope.choice import leader, race, rival_of
+from tightrope.progress import Progress
 from tightrope.runs import Run
 
 MUCH_COMPUTED = True
@@ -94,3 +95,13 @@ def racer(rate, speed, iteration, has_failed=False):
 )
 def test_who_leads(lifted, dense, winner):
     assert leader(lifted, dense) is {"lifted": lifted, "dense": dense, None: None}[winner]
+
+
+def test_a_race_that_is_stopped_has_no_winner():
+    method = tr.LiftedNUTS()
+    run = Run(tr.zoo.load("toy"), method, warmup=200, draws=10, chains=2, cores=1, key=jr.key(1))
+    rival = rival_of(run, method, cores=1)
+    run.place(np.zeros((2, 2)))
+    run.stopped.set()
+    with Progress(False) as quiet:
+        assert race(run, rival, quiet) == (None, "")

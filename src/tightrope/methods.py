@@ -11,7 +11,7 @@ from tightrope.kinds import Flat, FlatStep, Implicit, Lifting, LocalStep, Method
 from tightrope.types import InputError
 
 # Shorter steps fail less often, and pass places where the manifold bends: on fitzhugh-nagumo this gives twice the
-# effective draws per second of 0.8, on lotka-volterra a tenth more, on sodium and potassium a third less.
+# effective draws per second of 0.8, on lotka-volterra a tenth more, on potassium a third less.
 LIFTED_TARGET = 0.9
 
 
