@@ -11,8 +11,6 @@ import json
 import warnings
 from pathlib import Path
 
-import jax
-
 import tightrope as tr
 from tightrope.diagnostics import performance
 from tightrope.types import FAILURES
@@ -100,7 +98,6 @@ def main():
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(options.results.parent.resolve() / "compiled"))
     options.results.touch()
     rows = [json.loads(line) for line in options.results.read_text().splitlines()]
     done = {(row["name"], row["sigma"], row["seed"]): row for row in rows}
