@@ -71,6 +71,7 @@ def racer(rate, speed, iteration, has_failed=False):
     return SimpleNamespace(
         rate=lambda: rate,
         speed=lambda: speed,
+        has_rate=iteration >= 150,
         is_settled=iteration >= 300,
         is_past=lambda share: iteration >= share,
         has_failed=has_failed,
@@ -83,8 +84,8 @@ def racer(rate, speed, iteration, has_failed=False):
     [
         (racer(0, 10, 20), racer(31, 60, 200), "dense"),  # more than three times what the other could make
         (racer(0, 10, 20), racer(29, 60, 200), None),
-        (racer(5, 10, 100), racer(4, 60, 200), None),  # NUTS may still learn its metric
-        (racer(5, 10, 100), racer(4, 60, 300), "lifted"),
+        (racer(5, 10, 200), racer(0, 60, 120), None),  # nothing is known of NUTS
+        (racer(5, 10, 200), racer(4, 60, 160), "lifted"),
         (racer(5, 50, 300), racer(14, 60, 400), "lifted"),
         (racer(5, 50, 300), racer(16, 60, 400), "dense"),  # now it is known what the other does make
         (racer(0, 50, 300), racer(0, 60, 100), None),  # stands still: NUTS gets its chance

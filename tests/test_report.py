@@ -129,7 +129,7 @@ def test_a_report_tells_what_the_trace_says(runs, tmp_path):
     found = tr.status(runs / "tall")["warnings"]
     assert found and {text[0].upper() + text[1:] for text in found} <= set(page.texts)
     told = " ".join(page.texts)
-    for fact in ("seed 3", "target_accept 0.9", "warmup 60", f"tightrope {tr.__version__}", "data: 3"):
+    for fact in ("seed 3", "target_accept 0.8", "warmup 60", f"tightrope {tr.__version__}", "data: 3"):
         assert fact in told
     assert page.row("sampling", 3)[0] == html.duration(trace.posterior.attrs["sampling_time"])
     kinds = (

@@ -5,6 +5,7 @@ import threading
 import time
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -294,9 +295,23 @@ def test_step_sizes_answer_to_what_the_force_knows_of():
     bad = Approximate(jnp.array(1.0), jnp.array([3.0, -3.0]), jnp.zeros((2, 2)))
     method = type("Bad", (tr.LiftedNUTS,), {"initial_tuning": lambda method, model: bad})(force="cheap")
     trace = tr.sample(tr.zoo.load("toy", sigma=0.1), draws=300, warmup=300, chains=2, seed=1, method=method, **QUIET)
-    means = trace.sample_stats.mean()
-    assert means["step_acceptance"] == pytest.approx(0.9, abs=0.05) and means["acceptance_rate"] < 0.7
-    assert means["step_size"] > 0.05
+    info = SimpleNamespace(**{name: values.values for name, values in trace.sample_stats.items()})
+    reached, target = method.aim(info)
+    assert reached.mean() == pytest.approx(target, abs=0.03) and info.acceptance_rate.mean() < 0.7
+    assert info.step_size.mean() > 0.05
+
+
+def test_a_projection_that_fails_counts_for_more_than_a_rejection():
+    """And an acceptance that is the target counts as such, in all methods."""
+    infos = SimpleNamespace(
+        step_acceptance=jnp.array([0.0, 0.0, 0.0, 0.7]),
+        projection_failed=jnp.array([1, 0, 0, 0]),
+        non_reversible=jnp.array([0, 2, 0, 0]),
+    )
+    reached, target = tr.LiftedNUTS(target_accept=0.7).aim(infos)
+    np.testing.assert_allclose(reached, [0.0, 0.0, 0.6, target])
+    reached, target = tr.NUTS(target_accept=0.7).aim(infos)
+    np.testing.assert_allclose(reached, [0.0, 0.0, 0.0, target])
 
 
 def test_trees_are_short_early_in_warmup(model):

@@ -66,6 +66,12 @@ class Racer:
         begin = [mark for mark in self.marks if mark.iteration >= self.run.num_warmup // 10]
         return begin[0] if len(begin) > 1 else self.marks[0], self.marks[-1]
 
+    @property
+    def has_rate(self) -> bool:
+        """Whether there are enough draws to tell an effective sample size."""
+        first, last = self.stretch
+        return last.iteration - first.iteration >= MIN_DRAWS
+
     def speed(self) -> float:
         """Draws of a chain per second."""
         first, last = self.stretch
@@ -74,7 +80,7 @@ class Racer:
     def rate(self) -> float:
         """Effective draws of a chain per second; none if there are too few draws to tell."""
         first, last = self.stretch
-        if last.iteration - first.iteration < MIN_DRAWS or self.has_failed:
+        if not self.has_rate or self.has_failed:
             return 0.0
         return self.speed() * efficiency(self.run, slice(first.iteration, last.iteration))
 
@@ -136,7 +142,8 @@ def leader(lifted: Racer, dense: Racer) -> Racer | None:
     # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws.
     if rival_rate > LEAD * (rate if lifted.is_settled else lifted.speed()):
         return dense
-    has_shown = (dense.is_settled and rate > rival_rate) or (lifted.is_settled and rate > 0)
+    # A short stretch would flatter dense NUTS: one that is slower even so will not become the faster one.
+    has_shown = (dense.has_rate and rate > rival_rate) or (lifted.is_settled and rate > 0)
     total = dense.run.num_warmup + dense.run.num_draws
     return lifted if has_shown or dense.is_past(LATEST * total) else None
 

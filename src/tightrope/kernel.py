@@ -133,7 +133,7 @@ class Kernel:
         finished = trajectory.done & (chain.iteration < stop)
         point, info = transition.finish(trajectory)
 
-        averaging = chain.averaging.update(info.step_acceptance, method.target_accept)
+        averaging = chain.averaging.update(*method.aim(info))
         iteration = chain.iteration + 1
         adapted = jnp.exp(jnp.where(iteration < self.num_warmup, averaging.log_step, averaging.log_average))
         is_adapting = (chain.iteration < self.num_warmup) & (method.step_size is None)
