@@ -75,7 +75,8 @@ class Racer:
     def speed(self) -> float:
         """Draws of a chain per second."""
         first, last = self.stretch
-        return (last.iteration - first.iteration) / (last.seconds - first.seconds) if not self.has_failed else 0.0
+        has_run = last.seconds > first.seconds and not self.has_failed
+        return (last.iteration - first.iteration) / (last.seconds - first.seconds) if has_run else 0.0
 
     def rate(self) -> float:
         """Effective draws of a chain per second; none if there are too few draws to tell."""
@@ -124,14 +125,20 @@ def race(run: Run, rival: Run, progress: Progress) -> tuple[Run | None, str]:
     rival.place(run.places())
     lifted, dense = Racer(run), Racer(rival)
     while True:
-        for racer in (lifted, dense):
-            racer.take_turn(max(FIRST_TURN, TURN * lifted.marks[-1].seconds), progress)
+        turn = max(FIRST_TURN, TURN * dense.marks[-1].seconds)
+        lifted.take_turn(turn / 2 if lags(lifted, dense) else turn, progress)
+        dense.take_turn(turn, progress)
         if not run.may_go_on():
             return None, ""
         winner = leader(lifted, dense)
         if winner is not None:
             reason = f"{lifted.told()} and {dense.told()} effective draws per second of lifted-nuts and dense nuts"
             return winner.run, f"{winner.run.method.name}: {reason}."
+
+
+def lags(lifted: Racer, dense: Racer) -> bool:
+    """Whether the lifted sampler makes so few draws that it will probably lose, and should not cost much."""
+    return dense.speed() > LEAD * lifted.speed()
 
 
 def leader(lifted: Racer, dense: Racer) -> Racer | None:
