@@ -1,6 +1,8 @@
 """Shared settings."""
 
+import contextlib
 import tempfile
+import warnings
 from pathlib import Path
 
 import jax
@@ -12,6 +14,14 @@ import tightrope  # noqa: F401, switches float64 on before any test makes an arr
 cache = Path(tempfile.gettempdir()) / "tightrope-test-compilations"
 jax.config.update("jax_compilation_cache_dir", str(cache))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def pytest_configure(config):
+    """The arviz that PyMC brings writes a file on its first import of a day, and workers that do so at once fail."""
+    if not hasattr(config, "workerinput"):
+        with contextlib.suppress(ImportError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            import arviz  # noqa: F401
 
 
 # Most programs run here for a moment only: they compile in half the time, and take three times as long for a step. Not
