@@ -294,7 +294,7 @@ def test_step_sizes_answer_to_what_the_force_knows_of():
     """Else none would be short enough where a stand-in is bad."""
     bad = Approximate(jnp.array(1.0), jnp.array([3.0, -3.0]), jnp.zeros((2, 2)))
     method = type("Bad", (tr.LiftedNUTS,), {"initial_tuning": lambda method, model: bad})(force="cheap")
-    trace = tr.sample(tr.zoo.load("toy", sigma=0.1), draws=300, warmup=300, chains=2, seed=1, method=method, **QUIET)
+    trace = tr.sample(tr.zoo.load("toy", sigma=0.1), draws=300, warmup=1000, chains=2, seed=1, method=method, **QUIET)
     info = SimpleNamespace(**{name: values.values for name, values in trace.sample_stats.items()})
     reached, target = method.aim(info)
     assert reached.mean() == pytest.approx(target, abs=0.03) and info.acceptance_rate.mean() < 0.7

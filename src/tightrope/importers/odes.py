@@ -1,4 +1,4 @@
-"""Solve the equations of a model under several conditions at once, with derivatives of any kind."""
+"""Solve the equations of a model under several conditions, with derivatives of any kind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import sequential_vmap
 
 from tightrope.importers.formulas import TIME, evaluate, evaluate_all
 from tightrope.importers.rosenbrock import Rosenbrock
@@ -36,7 +37,7 @@ class Override(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """Under which the equations are solved side by side."""
+    """Under which the equations are solved, one after the other."""
 
     size: int
     overrides: Mapping[str, Override]  # by the name of what they set
@@ -114,13 +115,14 @@ class Simulation:
     def integrate(self, values: Mapping[str, Any], start: Array) -> Array:
         """The states of all conditions, shape (C, T, n)."""
         jumps = {str(switch): evaluate(switch, values) for switch in self.switches}
+        conditions = (
+            self.stacked(values, self.constants),
+            start,
+            jax.lax.optimization_barrier(jnp.asarray(self.times)),  # constants send XLA in circles, aloud
+            self.stacked(jumps, list(jumps)),
+        )
         with TRACING:
-            return jax.vmap(self.integrate_one)(
-                self.stacked(values, self.constants),
-                start,
-                jax.lax.optimization_barrier(jnp.asarray(self.times)),  # constants send XLA in circles, aloud
-                self.stacked(jumps, list(jumps)),
-            )
+            return jax.lax.map(lambda condition: self.integrate_one(*condition), conditions)
 
     def integrate_one(self, constants: Array, start: Array, times: Array, jumps: Array) -> Array:
         tolerances = self.tolerances
@@ -165,7 +167,8 @@ class Simulation:
 def transposable(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """The function of a vector, with derivatives of any order found forward in time, as whole arrays.
 
-    A loop of unknown length runs forward only; a product with its Jacobian can be transposed all the same.
+    A loop of unknown length runs forward only; a product with its Jacobian can be transposed all the same. Chains take
+    turns: loops of several lengths side by side choose between old and new at every step, for all that they carry.
     """
 
     def with_jacobian(x: Array) -> Array:
@@ -175,7 +178,7 @@ def transposable(function: Callable[[Array], Array]) -> Callable[[Array], Array]
 
     @jax.custom_jvp
     def wrapped(x: Array) -> Array:
-        return function(x)
+        return sequential_vmap(function)(x)
 
     @wrapped.defjvp
     def product(primals, tangents):
