@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
-from tightrope.choice import leader, race, rival_of
+from tightrope.choice import lags, leader, race, rival_of
 from tightrope.progress import Progress
 from tightrope.runs import Run
 
@@ -96,6 +96,14 @@ def racer(rate, speed, iteration, has_failed=False):
 )
 def test_who_leads(lifted, dense, winner):
     assert leader(lifted, dense) is {"lifted": lifted, "dense": dense, None: None}[winner]
+
+
+@pytest.mark.parametrize(
+    ("speed", "rival_speed", "expected"), [(10, 31, True), (10, 29, False), (0, 0, False), (0, 1, True)]
+)
+def test_who_lags(speed, rival_speed, expected):
+    """Before the first turn nobody does."""
+    assert lags(racer(0, speed, 20), racer(0, rival_speed, 20)) is expected
 
 
 def test_a_race_that_is_stopped_has_no_winner():
