@@ -448,6 +448,15 @@ def test_a_loop_has_second_derivatives_in_both_directions():
     np.testing.assert_allclose(hessian, np.diag([12.0, 48.0]))
 
 
+def test_loops_of_several_lengths_in_a_batch_are_those_of_one_after_the_other():
+    """Each doubles x until it is above 10, in as many rounds as that takes, so its slope is a power of 2."""
+    doubled = transposable(lambda x: jax.lax.while_loop(lambda y: (y < 10).all(), lambda y: 2 * y, x))
+    batch = jnp.array([[1.0], [3.0], [11.0]])
+    np.testing.assert_allclose(jax.vmap(doubled)(batch), [[16.0], [12.0], [11.0]])
+    for jacobian in (jax.jacfwd, jax.jacrev):
+        np.testing.assert_allclose(jax.vmap(jacobian(doubled))(batch)[:, 0, 0], [16.0, 4.0, 1.0])
+
+
 # --- conditions
 
 
