@@ -149,7 +149,7 @@ def leader(lifted: Racer, dense: Racer) -> Racer | None:
     # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws.
     if rival_rate > LEAD * (rate if lifted.is_settled else lifted.speed()):
         return dense
-    # A short stretch would flatter dense NUTS: one that is slower even so will not become the faster one.
+    # Dense NUTS that is slower by now would have to gain more than threefold by what it still learns.
     has_shown = (dense.has_rate and rate > rival_rate) or (lifted.is_settled and rate > 0)
     total = dense.run.num_warmup + dense.run.num_draws
     return lifted if has_shown or dense.is_past(LATEST * total) else None

@@ -87,7 +87,7 @@ class Method(ABC):
 
 
 # Chains stick where projections fail, more than where energies are too high. So the step size, at a target of 0.8, lets
-# at most 7 % of the trajectories be cut short, not 20 %; benchmarks/README.md has what that costs and brings.
+# at most 8 % of the trajectories be cut short, not 20 %; benchmarks/README.md has what that costs and brings.
 CUT_SHORT = -1.5
 
 # A stand-in that misses the log volume by this much keeps acceptance below 0.48, however short the steps. Exact steps
