@@ -137,7 +137,17 @@ def test_fit_with_fewer_draws_is_separable(num_draws):
     tilted, _ = quadratic(rng, 4, symmetric(rng, 4))
     curvature = np.asarray(fit_log_volume(u, tilted(u)).force.quadratic)
     np.testing.assert_array_equal(curvature, np.diag(np.diagonal(curvature)))
-    assert np.diagonal(curvature).all()
+
+
+def test_fit_has_as_many_terms_as_foretell_something():
+    """Of noise a constant foretells as much as anything, of a line with noise the line."""
+    rng = np.random.default_rng(8)
+    u, noise = rng.normal(size=(60, 3)), rng.normal(size=60)
+    constant = fit_log_volume(u, noise)
+    assert constant.force is None
+    assert constant.error == pytest.approx(noise.std(), rel=0.05)
+    line = fit_log_volume(u, 5 * u[:, 0] + noise).force
+    assert line.linear[0] == pytest.approx(5, abs=0.5) and not line.quadratic.any()
 
 
 @pytest.mark.parametrize("num_draws", [26, 15])
@@ -177,12 +187,12 @@ def test_the_error_of_a_fit_is_that_of_draws_it_has_not_seen():
     u = (starts + 0.1 * rng.normal(size=(4, 25, 3))).reshape(-1, 3)
     bent = 10 * np.sin(u).sum(1)
     fit, error = fit_log_volume(u, bent)
-    missed = bent - u @ fit.linear - 0.5 * np.einsum("ni,ij,nj->n", u, fit.quadratic, u)
-    assert error > 3 * missed.std()
+    assert fit is None
+    assert error == pytest.approx(bent.reshape(4, 25).std(1).mean())
 
 
 @pytest.mark.parametrize("stuck_at", [0.1, 1.7, -0.123456])
-@pytest.mark.parametrize("num_stuck", [1, 3])
+@pytest.mark.parametrize("num_stuck", [1, 2])
 def test_fit_leaves_coordinates_that_did_not_move_flat(num_stuck, stuck_at):
     rng = np.random.default_rng(6)
     u = rng.normal(size=(300, 3))

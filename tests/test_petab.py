@@ -23,6 +23,7 @@ from tightrope.importers.odes import Conditions, Override, Simulation, Tolerance
 from tightrope.importers.rosenbrock import Rosenbrock, inverted
 from tightrope.importers.sbml import equations_of
 from tightrope.importers.tables import prior_of
+from tightrope.projection import Solver, solver_tolerance
 
 PROBLEMS = Path(__file__).parent / "petab"
 TOLERANCES = Tolerances(1e-7, 1e-9, 4096)
@@ -147,6 +148,17 @@ def test_derivatives_are_those_of_differences(receptor):
     direction, h = jnp.linspace(-1.0, 1.0, u.size), 1e-3
     difference = (look(u + h * direction)[0] - look(u - h * direction)[0]) / (2 * h)
     assert float(look(u)[1] @ direction) == pytest.approx(float(difference), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["conversion", "receptor"])
+def test_no_more_is_asked_of_projections_than_the_jumps_of_the_solver_allow(name, request):
+    """It takes another number of steps here and there, where the residuals jump by more than rounding."""
+    model = request.getfixturevalue(name)
+    c, u = model.condition(), model.parameters.coordinates(model.truth)
+    lift = jax.jit(lambda places: jax.lax.map(c.lift, places))
+    found = lift(u + jnp.linspace(0.0, 0.5, 4001)[:, None] * jnp.linspace(1.0, 0.5, u.size))
+    jumps = np.abs(np.diff(found.e, n=4, axis=0)).max()
+    assert 1e-12 < jumps < solver_tolerance(Solver(), found._replace(rounding=found.rounding.min()))
 
 
 def test_a_solver_that_fails_gives_nan():

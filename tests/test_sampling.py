@@ -20,7 +20,7 @@ from tightrope import kinds, sampling
 from tightrope.frames import Tall, Wide
 from tightrope.initialise import Start
 from tightrope.progress import Progress
-from tightrope.systems import Approximate, Lifted
+from tightrope.systems import Approximate, Differences, Lifted
 
 QUIET = dict(progress=False)
 
@@ -288,6 +288,23 @@ def test_the_force_is_the_gradient_of_all_but_what_it_misses(model):
 
     for frame, known in ((Tall, force), (Wide, force), (Tall, None)):
         np.testing.assert_allclose(*slopes(frame, known), rtol=1e-9)
+    for frame in (Tall, Wide):
+        by_differences, exact = (slopes(frame, known)[1] for known in (Differences(), None))
+        np.testing.assert_allclose(by_differences, exact, rtol=1e-2)
+        assert by_differences != exact
+
+
+def test_models_that_prefer_first_derivatives_get_differences(model):
+    """In place of the exact force: where that is the first choice, or takes over from a stand-in."""
+    force = lambda model, tuning, **options: tr.LiftedNUTS(**options).integrator(model.condition(), tuning).system.force
+    forward = lambda p: model.observations.forward(p)
+    forward.prefers_first_derivatives = True
+    slow = tr.Model(model.parameters.priors, forward, 0.1, next(iter(model.observed.values())))
+    assert force(slow, None) == Differences() and force(model, None) is None
+    assert force(slow, None, force="exact") is None
+    assert force(model, None, force="differences") == Differences()
+    assert tr.LiftedNUTS().force_name(slow.condition()) == "surrogate"
+    assert tr.LiftedNUTS(frame="wide").force_name(slow.condition()) == "differences"
 
 
 def test_step_sizes_answer_to_what_the_force_knows_of():
@@ -304,16 +321,17 @@ def test_step_sizes_answer_to_what_the_force_knows_of():
 
 
 def test_a_projection_that_fails_counts_for_more_than_a_rejection():
-    """And an acceptance that is the target counts as such, in all methods."""
+    """But for less where the trajectory had come far. An acceptance that is the target counts as such."""
     infos = SimpleNamespace(
-        step_acceptance=jnp.array([0.0, 0.0, 0.0, 0.7]),
-        projection_failed=jnp.array([1, 0, 0, 0]),
-        non_reversible=jnp.array([0, 2, 0, 0]),
+        step_acceptance=jnp.array([0.0, 0.0, 0.0, 0.7, 0.0]),
+        projection_failed=jnp.array([1, 0, 0, 0, 1]),
+        non_reversible=jnp.array([0, 2, 0, 0, 0]),
+        n_steps=jnp.array([3, kinds.FAR, 1, 7, 4 * kinds.FAR]),
     )
     reached, target = tr.LiftedNUTS(target_accept=0.7).aim(infos)
-    np.testing.assert_allclose(reached, [0.0, 0.0, 0.6, target])
+    np.testing.assert_allclose(reached, [0.0, 0.0, 0.6, target, 0.75 * target])
     reached, target = tr.NUTS(target_accept=0.7).aim(infos)
-    np.testing.assert_allclose(reached, [0.0, 0.0, 0.0, target])
+    np.testing.assert_allclose(reached, [0.0, 0.0, 0.0, target, 0.0])
 
 
 def test_trees_are_short_early_in_warmup(model):

@@ -29,7 +29,7 @@ from tightrope.integrators import DRIFTS, ConstrainedLeapfrog, GeneralisedLeapfr
 from tightrope.kinds import METRICS
 from tightrope.projection import SOLVERS, Solver, project
 from tightrope.streams import stream
-from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
+from tightrope.systems import Approximate, Differences, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
 from tightrope.transitions import HMC, NUTS, run
 
 MUCH_COMPUTED = True
@@ -108,7 +108,12 @@ def true_kernel(frame, solver, force="exact"):
     """The product, as shipped."""
 
     def build(model):
-        forces = {"exact": lambda model: None, "cheap": cheap_force, "crooked": crooked_force}
+        forces = {
+            "exact": lambda model: None,
+            "differences": lambda model: Differences(),
+            "cheap": cheap_force,
+            "crooked": crooked_force,
+        }
         system = Lifted(model, FRAMES[frame], forces[force](model))
         return ConstrainedLeapfrog(system, Solver(solver))
 
@@ -146,7 +151,9 @@ def test_exact_draws_stay_exact(solver, transition, frame):
         assert outcome.failure_rate < 0.5, (sigma, outcome)
 
 
-@pytest.mark.parametrize(("frame", "force"), law_but([], product(MODEL_OF, ["cheap", "crooked"])))
+@pytest.mark.parametrize(
+    ("frame", "force"), law_but([], [*product(MODEL_OF, ["cheap", "crooked"]), ("tall", "differences")])
+)
 def test_any_force_of_position_is_right(frame, force):
     outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
     assert outcome.is_exact, outcome

@@ -45,7 +45,7 @@ FIRST_STEP_SIZE = 0.1
 class Surrogate(NamedTuple):
     """A stand-in for the log volume, and the standard deviation of what it misses, from draw to draw."""
 
-    force: Approximate
+    force: Approximate | None  # none, where nothing foretells the log volume better than a constant
     error: float
 
 
@@ -53,24 +53,30 @@ DRAWS_PER_FEATURE, FOLDS = 3, 4
 
 
 def fit_log_volume(u: np.ndarray, log_volume: np.ndarray) -> Surrogate | None:
-    """Regress the log volume on u by a quadratic, or by less where there are few draws; None if too few.
+    """Regress the log volume on u by a quadratic, or by less where that foretells it better; None if draws are too few.
 
     The scale's own gradient is then kept whole, since the fit covers the log volume's answer to it.
     """
     num_draws, d = u.shape
-    rows, columns = np.triu_indices(d)
-    if num_draws < DRAWS_PER_FEATURE * (1 + d + len(rows)):
-        rows = columns = np.arange(d)
-    if num_draws < DRAWS_PER_FEATURE * (1 + d + len(rows)):
-        rows = columns = np.arange(0)
     if num_draws < DRAWS_PER_FEATURE * (1 + d):
         return None
     centre, spread = u.mean(0), u.std(0)
     has_moved = spread > 1e-8 * (1 + np.abs(centre))
     spread = np.where(has_moved, spread, 1.0)
     z = np.where(has_moved, (u - centre) / spread, 0.0)
+    rows, columns = np.triu_indices(d)
     features = np.concatenate([np.ones((num_draws, 1)), z, z[:, rows] * z[:, columns]], axis=1)
-    weights, error = cross_validated(features, log_volume)
+    is_square = np.concatenate([np.ones(1 + d, bool), rows == columns])
+    degree = np.concatenate([[0], np.ones(d), np.full(len(rows), 2)])
+    fits = []
+    for used in (degree <= 2, is_square, degree <= 1, degree <= 0):
+        if num_draws >= DRAWS_PER_FEATURE * used.sum():
+            weights = np.zeros(len(used))
+            weights[used], error = cross_validated(features[:, used], log_volume)
+            fits.append((error, weights))
+    error, weights = min(fits, key=lambda fit: fit[0])
+    if not weights[1:].any():
+        return Surrogate(None, error)
     linear, upper = weights[1 : d + 1], np.zeros((d, d))
     upper[rows, columns] = weights[d + 1 :]
     quadratic = (upper + upper.T) / np.outer(spread, spread)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jax import lax
 
 from tightrope.kalman import (
     Chain,
@@ -91,6 +92,15 @@ def bilinear_gradient(model: ResidualMap, u: Array, left: Array, right: Array) -
         return jnp.sum(left * jax.vmap(derivative, 1, 1)(right))
 
     return jax.grad(directional)(u)
+
+
+DIFFERENCE = 1e-4  # of a coordinate: adaptive solvers of equations jump by 1e-8 between neighbours
+
+
+def difference_gradient(frame: type[Frame], model: ResidualMap, u: Array, log_volume: Array) -> Array:
+    """The gradient of `log_volume` at u, where it is known, by differences: one frame more for each coordinate."""
+    moved = lambda step: frame.linearise(model, u + step)[2].log_volume
+    return (lax.map(moved, DIFFERENCE * jnp.eye(model.d)) - log_volume) / DIFFERENCE
 
 
 def with_rounding_of_u(lift: Lift, jacobian: Array, u: Array) -> Lift:

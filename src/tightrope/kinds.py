@@ -17,7 +17,16 @@ from tightrope.geometry import GEOMETRIES
 from tightrope.implicit import IMPLICIT_SOLVERS, ImplicitSolver
 from tightrope.integrators import ConstrainedLeapfrog, GeneralisedLeapfrog, Integrator, Langevin, Leapfrog
 from tightrope.projection import SOLVERS, Solver
-from tightrope.systems import Approximate, Euclidean, Lifted, Metric, Riemannian, cheap_force, surrogate_force
+from tightrope.systems import (
+    Approximate,
+    Differences,
+    Euclidean,
+    Lifted,
+    Metric,
+    Riemannian,
+    cheap_force,
+    surrogate_force,
+)
 from tightrope.transitions import Transition
 from tightrope.types import Array, Info, InputError, ResidualMap
 
@@ -25,7 +34,7 @@ from tightrope.types import Array, Info, InputError, ResidualMap
 # broyden. With one unknown broyden is the secant method, and up to 1.3 times as fast as newton on the toy.
 NEWTON = range(2, 17)
 METRICS = ("identity", "diagonal", "dense")
-FORCES = ("auto", "exact", "cheap", "surrogate")
+FORCES = ("auto", "exact", "cheap", "surrogate", "differences")
 
 
 def check_solver(method: Lifting | Implicit) -> None:
@@ -90,6 +99,10 @@ class Method(ABC):
 # at most 8 % of the trajectories be cut short, not 20 %; benchmarks/README.md has what that costs and brings.
 CUT_SHORT = -1.5
 
+# A trajectory that has come further than this many steps has lost the less, the further: else shorter steps, and with
+# them longer trajectories in which one of the many may fail, would lead to shorter steps still.
+FAR = 32
+
 # A stand-in that misses the log volume by this much keeps acceptance below 0.48, however short the steps. Exact steps
 # take two to four times as long: on sodium, missed by 0.5, they give 23 effective draws per second in place of 79.
 MAX_SURROGATE_ERROR = 1.0
@@ -100,7 +113,7 @@ class Lifting(Method):
     """Options that the lifted methods share."""
 
     solver: str = "auto"  # newton, symmetric, broyden, or auto: newton where few unknowns make it cheap, else broyden
-    force: str = "auto"  # exact, cheap, surrogate, or auto: surrogate where d < m, else exact where the model allows
+    force: str = "auto"  # exact, differences, cheap, surrogate, or auto: see force_name
     frame: str = "auto"  # tall, wide, or markov for a state space model
     tolerance: float = 1e-9
     max_iterations: int = 32
@@ -114,10 +127,12 @@ class Lifting(Method):
         check_solver(self)
 
     def aim(self, info: Info) -> tuple[Array, float]:
-        """Acceptance, or CUT_SHORT where a projection ended the trajectory, on the scale from there to 1."""
+        """Acceptance, or CUT_SHORT where a projection ended the trajectory early, on the scale from there to 1."""
         was_cut_short = info.projection_failed + info.non_reversible > 0
         on_scale = lambda acceptance: (acceptance - CUT_SHORT) / (1 - CUT_SHORT)
-        return jnp.where(was_cut_short, 0.0, on_scale(info.step_acceptance)), on_scale(self.target_accept)
+        target = on_scale(self.target_accept)
+        cut_short = target * (1 - jnp.minimum(1.0, FAR / info.n_steps))
+        return jnp.where(was_cut_short, cut_short, on_scale(info.step_acceptance)), target
 
     def frame_name(self, model: ResidualMap) -> str:
         if self.frame == "markov" and not getattr(model, "has_links", False):
@@ -130,21 +145,27 @@ class Lifting(Method):
         return "newton" if self.frame_name(model) == "wide" and model.m in NEWTON else "broyden"
 
     def force_name(self, model: ResidualMap) -> str:
+        """By default a surrogate where d < m and else the exact one, if the model's second derivatives allow."""
         if self.force in ("auto", "exact") and not getattr(model, "has_second_derivatives", True):
             if self.force == "exact":
                 raise InputError(
                     'force="exact" needs second derivatives, which this model from outside JAX does not have: use '
-                    '"cheap" or "surrogate", or give tr.external second=.'
+                    '"cheap", "surrogate" or "differences", or give tr.external second=.'
                 )
             return "cheap"
         if self.force != "auto":
             return self.force
-        return "surrogate" if self.frame_name(model) == "tall" else "exact"
+        return "surrogate" if self.frame_name(model) == "tall" else self.true_force_name(model)
+
+    def true_force_name(self, model: ResidualMap) -> str:
+        """How the gradient of the log volume itself is found, where nothing stands in for it."""
+        prefers_differences = self.force == "auto" and getattr(model, "prefers_first_derivatives", False)
+        return "differences" if prefers_differences or self.force == "differences" else "exact"
 
     def initial_tuning(self, model: ResidualMap) -> Approximate | None:
-        """The force to begin warm-up with; None is the exact one."""
+        """What stands in for the log volume to begin warm-up with, if anything."""
         name = self.force_name(model)
-        if name == "exact":
+        if name in ("exact", "differences"):
             return None
         return cheap_force(model) if name == "cheap" else surrogate_force(model)
 
@@ -160,12 +181,14 @@ class Lifting(Method):
         if fitted is None:
             return Retuned(tuning)
         if self.force == "auto" and is_last and fitted.error > MAX_SURROGATE_ERROR:
-            return Retuned(None, "The log volume is not quadratic: compiling again, for its exact gradient ...")
-        return Retuned(fitted.force)
+            return Retuned(None, "The log volume is not quadratic: compiling again, for its true gradient ...")
+        return Retuned(tuning if fitted.force is None else fitted.force)
 
     def integrator(self, model: ResidualMap, tuning: Approximate | None) -> ConstrainedLeapfrog:
         solver = Solver(self.solver_name(model), self.tolerance, self.max_iterations, self.reverse_tolerance)
-        return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], tuning), solver)
+        uses_differences = tuning is None and self.true_force_name(model) == "differences"
+        force = Differences() if uses_differences else tuning
+        return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], force), solver)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,9 @@ from tightrope.checks import (
 )
 from tightrope.observations import Additive, Block, General, Params, structure_of
 from tightrope.parameters import Parameters, Prior
-from tightrope.types import Array, InputError, Lift, MissingDerivatives
+from tightrope.types import EPSILON, Array, InputError, Lift, MissingDerivatives
+
+LEAST_PRECISION = 1e-6  # of predictions, relative to the data; what jumps more has no manifold
 
 
 class Conditioned(NamedTuple):
@@ -68,6 +70,12 @@ class Conditioned(NamedTuple):
         return has_second_derivatives(self.parameters, self.observations)
 
     @property
+    def prefers_first_derivatives(self) -> bool:
+        """Whether the forward model says that second derivatives take too long."""
+        forward = getattr(self.observations, "forward", None)
+        return getattr(forward, "prefers_first_derivatives", False)
+
+    @property
     def has_information(self) -> bool:
         """Whether noise is additive and normal."""
         is_normal = getattr(self.observations, "is_normal", None)
@@ -101,7 +109,8 @@ class Model:
     """Parameters with priors, a forward model, noise and data: `y = F(theta) + s(theta) eta`.
 
     Give `forward` and `noise_scale`, or for noise that is not additive `residual(params, y)`, the noise that
-    explains y, each entry of which may depend on y there and before.
+    explains y, each entry of which may depend on y there and before. Where `forward` jumps a little from place to
+    place, as adaptive solvers do, `precision` tells how much, relative to the data: no more is asked of projections.
     """
 
     def __init__(
@@ -123,6 +132,7 @@ class Model:
         name: str = "model",
         truth: Mapping[str, Any] | None = None,
         quantities: Sequence[str] | None = None,
+        precision: float | None = None,
     ):
         self.describe(priors, derived, coords, dims, name, truth, quantities)
         self.is_named = isinstance(observed, Mapping)
@@ -137,13 +147,14 @@ class Model:
                 "mask": mask,
                 "noise_cov": noise_cov,
                 "noise_tril": noise_tril,
+                "precision": precision,
             }
             for argument, value in replaced.items():
                 if value is not None:
                     raise InputError(f"residual replaces {argument}: give one or the other.")
             self.observations: Any = self.general(residual, generate, noise)
         else:
-            self.observations = self.additive(forward, noise_scale, noise, noise_cov, noise_tril)
+            self.observations = self.additive(forward, noise_scale, noise, noise_cov, noise_tril, precision)
         for key, function in self.derived.items():
             trace_or_refuse(f'derived["{key}"]', function, self.abstract_params)
 
@@ -213,7 +224,7 @@ class Model:
             check_data(key if self.is_named else None, given[key], self.mask[key])
         return other
 
-    def additive(self, forward, noise_scale, noise, noise_cov, noise_tril) -> Additive:
+    def additive(self, forward, noise_scale, noise, noise_cov, noise_tril, precision) -> Additive:
         """The residual map of y = F + s L eta."""
         if forward is None:
             raise InputError("forward is missing: give a function of the parameters, or residual=.")
@@ -221,6 +232,8 @@ class Model:
             raise InputError("noise_scale is missing: give a parameter's name, a number, an array or a function.")
         if noise_cov is not None and noise_tril is not None:
             raise InputError("noise_cov and noise_tril say the same thing: give one of them.")
+        if precision is not None and not 0 < precision <= LEAST_PRECISION:
+            raise InputError(f"precision={precision} must be positive and at most {LEAST_PRECISION:g}.")
         names = list(self.observed)
         predicted = trace_or_refuse("forward", forward, self.abstract_params)
         predicted = dict(predicted) if isinstance(predicted, Mapping) else {names[0]: predicted}
@@ -255,7 +268,7 @@ class Model:
             is_normal = laws[block.name] is None or isinstance(laws[block.name], dist.Normal)
             if block.factor is not None and block.size < self.observed[block.name].size and not is_normal:
                 raise InputError("mask: missing entries of correlated noise can be left out only if noise is Normal.")
-        return Additive(forward, blocks)
+        return Additive(forward, blocks, EPSILON if precision is None else max(float(precision), EPSILON))
 
     def scale_of(self, scale: Any, shape: tuple[int, ...]) -> Callable[[Params], Array]:
         """The noise scale as a function of the parameters."""

@@ -47,9 +47,10 @@ class Block(NamedTuple):
 class Additive:
     """y = F(theta) + s(theta) L(theta) eta, block by block."""
 
-    def __init__(self, forward: Callable[[Params], Any], blocks: list[Block]):
+    def __init__(self, forward: Callable[[Params], Any], blocks: list[Block], precision: float = EPSILON):
         self.forward = forward
         self.blocks = blocks
+        self.precision = precision  # of predictions, relative to the data
         self.m = sum(block.size for block in blocks)
 
     def predictions(self, params: Params) -> dict[str, Array]:
@@ -75,7 +76,7 @@ class Additive:
                 e = jax.scipy.linalg.solve_triangular(factor, e, lower=True)
                 log_scale += jnp.log(jnp.diagonal(factor)).sum()
                 scale = scale * jnp.diagonal(factor)
-            rounding = jnp.maximum(rounding, EPSILON * jnp.max(jnp.abs(data) / scale))
+            rounding = jnp.maximum(rounding, self.precision * jnp.max(jnp.abs(data) / scale))
             residuals.append(e)
         return Lift(jnp.concatenate(residuals), log_scale, rounding)
 

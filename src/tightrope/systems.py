@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from tightrope.frames import Frame
+from tightrope.frames import Frame, difference_gradient
 from tightrope.geometry import Geometry, posterior_energy
 from tightrope.types import Array, Point, ResidualMap, State
 
@@ -69,6 +69,10 @@ class Approximate(NamedTuple):
         return gradient
 
 
+class Differences(NamedTuple):
+    """A force without second derivatives of the model either: the log volume's gradient by differences."""
+
+
 def cheap_force(model: ResidualMap) -> Approximate:
     """The log volume is -min(d, m) log s, were all else constant; no more than that."""
     return Approximate(jnp.array(max(0.0, 1 - model.d / model.m)))
@@ -89,15 +93,18 @@ class Lifted(NamedTuple):
 
     model: ResidualMap
     frame: type[Frame]
-    force: Approximate | None = None  # None is the exact one
+    force: Approximate | Differences | None = None  # None is the exact one
 
     def at(self, u: Array) -> Point:
         model = self.model
         lift, log_scale_gradient, frame = self.frame.linearise(model, u)
         ambient_energy = lambda u, e: model.prior_energy(u) + model.noise_energy(u, e)
         energy, (along_u, along_e) = jax.value_and_grad(ambient_energy, (0, 1))(u, lift.e)
+        missed = jnp.zeros(())
         if self.force is None:
-            along_volume, missed = frame.log_volume_gradient(model, u), jnp.zeros(())
+            along_volume = frame.log_volume_gradient(model, u)
+        elif isinstance(self.force, Differences):
+            along_volume = difference_gradient(self.frame, model, u, frame.log_volume)
         else:
             along_volume = self.force.log_volume_gradient(u, log_scale_gradient)
             missed = frame.log_volume - self.force.log_volume(u, lift.log_scale)

@@ -41,7 +41,9 @@ class Observable(NamedTuple):
 
 
 class Problem:
-    """What petab has read, translated."""
+    """What petab has read, translated: a forward model."""
+
+    prefers_first_derivatives = True  # a solution with its second derivatives takes minutes to compile
 
     def __init__(self, problem: Any, tolerances: Tolerances):
         rows = {row["parameterId"]: row for row in problem.parameter_df.reset_index().to_dict("records")}
@@ -133,7 +135,7 @@ class Problem:
             return None
         return {name: prior.inside(self.values[name]) for name, prior in self.priors.items()}
 
-    def forward(self, params: Params) -> dict[str, Array]:
+    def __call__(self, params: Params) -> dict[str, Array]:
         """Predictions of all measurements, on the scales of their observables."""
         begin, states = self.begin(params), self.states(params)
         predicted = {}
