@@ -491,6 +491,8 @@ REFUSED = {
     "nan": (dict(noise_scale=1.0, observed=[np.nan, 1, 2, 3]), "observed contains 1 NaN or infinite"),
     "no-forward": (dict(forward=None, noise_scale=1.0), "forward is missing"),
     "no-scale": (dict(), "noise_scale is missing"),
+    "no-precision": (dict(noise_scale=0.1, precision=0.0), "precision=0.0 must be positive"),
+    "no-manifold": (dict(noise_scale=0.1, precision=1e-3), "at most 1e-06"),
     "shape": (dict(noise_scale=1.0, observed=Y[:3]), r"forward returns shape \(4,\) but observed has shape \(3,\)"),
     "blocks": (dict(forward=blocks, noise_scale=1.0), "forward returns the blocks"),
     "scale-name": (dict(noise_scale="q"), 'noise_scale names "q"'),

@@ -170,7 +170,7 @@ def run(
     sigma: Annotated[float | None, typer.Option(help="Noise scale of the data, where the model takes one.")] = None,
     method: Annotated[str, typer.Option(help="A name that `tightrope methods` lists.")] = "lifted-nuts",
     solver: Annotated[str | None, typer.Option(help="newton, symmetric, broyden, auto or fixed-point.")] = None,
-    force: Annotated[str | None, typer.Option(help="exact, cheap, surrogate or auto.")] = None,
+    force: Annotated[str | None, typer.Option(help="exact, differences, cheap, surrogate or auto.")] = None,
     metric: Annotated[str | None, typer.Option(help="identity, diagonal, dense, fisher, lifted or softabs.")] = None,
     target_accept: Annotated[float | None, typer.Option(help="Acceptance that warm-up aims at.")] = None,
     step_size: Annotated[float | None, typer.Option(help="A step size to keep, instead of adapting one.")] = None,
