@@ -100,8 +100,9 @@ class Method(ABC):
 CUT_SHORT = -1.5
 
 # A trajectory that has come further than this many steps has lost the less, the further: else shorter steps, and with
-# them longer trajectories in which one of the many may fail, would lead to shorter steps still.
-FAR = 32
+# them longer trajectories in which one of the many may fail, would lead to shorter steps still. With 32, a run of
+# fitzhugh-nagumo at noise 1, whose trees have up to 63 steps, had 890 effective draws in place of 2830.
+FAR = 64
 
 # A stand-in that misses the log volume by this much keeps acceptance below 0.48, however short the steps. Exact steps
 # take two to four times as long: on sodium, missed by 0.5, they give 23 effective draws per second in place of 79.
