@@ -106,6 +106,22 @@ def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch):
     assert (found["status"], found["error"]) == ("failed", "no luck")
 
 
+def test_what_is_finished_is_not_run_again(tmp_path, monkeypatch):
+    """A posterior that was left half-way is run from its beginning, so that its ratios are of one call."""
+    names, ran = ["tightrope", "mici"], []
+    monkeypatch.setattr(bench, "contenders", lambda _: names)
+    ends = lambda _, folders, rules: ran.append(folders[0].parent.name) or {"status": "failed"}
+    monkeypatch.setattr(bench, "judged", ends)
+    asked = request(tmp_path)
+    bench.keep(asked, [row(name) for name in names])
+    assert [found["contender"] for found in bench.bench(asked)] == names and not ran
+    bench.keep(asked, [row("tightrope")])
+    bench.bench(asked)
+    assert ran == names
+    with pytest.raises(tr.InputError, match="give another --out"):
+        bench.bench(request(tmp_path, chains=2))
+
+
 def row(contender, **changes):
     facts = {"status": "finished", "r_hat": 1.001, "ess_bulk": 500.0, "ess_tail": 600.0, "chains": 4, "draws": 1000}
     times = {"compile_time": 5.0, "warmup_time": 3.0, "sampling_time": 2.0, "steps_per_draw": 7.0}

@@ -22,6 +22,7 @@ from tightrope.bench.table import as_markdown
 from tightrope.checks import one_of
 from tightrope.initialise import starting_points
 from tightrope.results import Converter
+from tightrope.store import write
 from tightrope.types import InputError
 
 __all__ = ["MAX_R_HAT", "PEERS", "POSTERIORS", "QUICK", "Request", "Rules", "bench"]
@@ -72,12 +73,14 @@ def contenders(against: Sequence[str]) -> list[str]:
 
 
 def bench(request: Request) -> list[dict[str, Any]]:
-    """Run all, and keep what came of it: results.json and results.md in the folder."""
+    """Run all that the folder does not have yet, and keep what came of it there: results.json and results.md."""
     posteriors, names = [posterior_of(text) for text in request.posteriors], contenders(request.against)
+    rows = finished(request, names)
     request.out.mkdir(parents=True, exist_ok=True)
-    request.say("\n".join(as_markdown([], request.rules).splitlines()))
-    rows: list[dict[str, Any]] = []
+    request.say(as_markdown(rows, request.rules).rstrip())
     for text, (name, options) in zip(request.posteriors, posteriors, strict=True):
+        if any(row["posterior"] == text for row in rows):
+            continue
         model = zoo.load(name, **options)
         quantities = Converter(model, model.quantities)
         starts = starting_points(model, "auto", jr.key(request.seed), request.chains)
@@ -114,17 +117,33 @@ def laid_out(request: Request, name: str, options: dict[str, float], contender: 
     return folders
 
 
-def keep(request: Request, rows: list[dict[str, Any]]) -> None:
-    """Write what is known so far."""
+def finished(request: Request, names: list[str]) -> list[dict[str, Any]]:
+    """What an earlier call has left of the posteriors on which it ran all contenders: ratios are of one call."""
+    path = request.out / "results.json"
+    if not path.exists():
+        return []
+    known = json.loads(path.read_text())
+    rows = known.pop("rows")
+    if known != json.loads(json.dumps(facts(request))):
+        raise InputError(f"{request.out} has results of other versions, peers or settings: give another --out.")
+    ran = lambda posterior: [row["contender"] for row in rows if row["posterior"] == posterior]
+    return [row for row in rows if ran(row["posterior"]) == names]
+
+
+def facts(request: Request) -> dict[str, Any]:
+    """All that results depend on, but for the posterior."""
     packages = ("tightrope", "jax", "numpyro", *(peer for peer in request.against if peer != "numpyro"))
-    facts = {
+    return {
         "versions": {name: version(name) for name in packages},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "rules": request.rules._asdict(),
         "chains": request.chains,
         "warmup": request.warmup,
         "seed": request.seed,
-        "rows": rows,
     }
-    (request.out / "results.json").write_text(json.dumps(facts, indent=1))
-    (request.out / "results.md").write_text(as_markdown(rows, request.rules))
+
+
+def keep(request: Request, rows: list[dict[str, Any]]) -> None:
+    """Write what is known so far."""
+    write(request.out / "results.json", json.dumps(facts(request) | {"rows": rows}, indent=1).encode())
+    write(request.out / "results.md", as_markdown(rows, request.rules).encode())

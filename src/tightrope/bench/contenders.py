@@ -19,7 +19,7 @@ from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.runs import Run
 
-TARGET_ACCEPT = 0.8  # of every sampler
+TARGET_ACCEPT = 0.8  # of every peer, as they come
 MAX_DRAWS = 100_000
 
 
