@@ -118,8 +118,9 @@ def test_what_is_finished_is_not_run_again(tmp_path, monkeypatch):
     bench.keep(asked, [row("tightrope")])
     bench.bench(asked)
     assert ran == names
-    with pytest.raises(tr.InputError, match="give another --out"):
-        bench.bench(request(tmp_path, chains=2))
+    for other in (request(tmp_path, chains=2), asked._replace(against=["numpyro"])):
+        with pytest.raises(tr.InputError, match="give another --out"):
+            bench.bench(other)
 
 
 def row(contender, **changes):

@@ -134,6 +134,7 @@ def facts(request: Request) -> dict[str, Any]:
     """All that results depend on, but for the posterior."""
     packages = ("tightrope", "jax", "numpyro", *(peer for peer in request.against if peer != "numpyro"))
     return {
+        "against": sorted(request.against),
         "versions": {name: version(name) for name in packages},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "rules": request.rules._asdict(),
