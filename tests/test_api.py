@@ -118,6 +118,8 @@ def test_bad_options_of_a_method():
         tr.LiftedNUTS(solver="newtom")
     with pytest.raises(tr.InputError, match="target_accept=2 must lie between 0 and 1"):
         tr.LiftedNUTS(target_accept=2)
+    with pytest.raises(tr.InputError, match="max_halvings=-1 must be at least 0"):
+        tr.LiftedNUTS(max_halvings=-1)
     with pytest.raises(tr.InputError, match='model="toi" is unknown: did you mean "toy"'):
         tr.zoo.load("toi")
 

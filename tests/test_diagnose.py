@@ -35,6 +35,15 @@ def test_noise_that_is_inferred_is_that_of_the_points_not_of_the_prior():
     assert 0.05 < found.noise_to_signal < 0.5  # misses are about 7 t, noise is 0.5, and exp(-9) without the data
 
 
+def test_a_datum_that_every_draw_meets_says_nothing_of_the_signal():
+    t, y = jnp.linspace(0, 1, 30), 2 * np.linspace(0, 1, 30)  # zero is predicted at time zero, and measured
+    found, without = (
+        tr.diagnose_model(tr.Model({"a": dist.Normal(0, 10)}, lambda params, i=i: params["a"] * t[i:], 0.5, y[i:]))
+        for i in (0, 1)
+    )
+    assert found.noise_to_signal == pytest.approx(without.noise_to_signal, rel=0.5)
+
+
 def test_one_direction_that_turns():
     """Two points with the same J scale, a right angle apart: C H is known."""
     points, thin = np.zeros((2, 2)), 1e-4

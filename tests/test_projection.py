@@ -171,8 +171,8 @@ def test_iterations_are_counted_and_capped(solver, frame):
     def run(max_iterations):
         point = point_at(model, frame, u)
         move = 0.3 * point.frame.draw(jr.key(7))
-        ends = [project(Solver(solver, 1e-9, cap), model, point, size * move) for cap, size in max_iterations]
-        return ends
+        at_once = lambda cap: Solver(solver, 1e-9, cap, max_halvings=0)
+        return [project(at_once(cap), model, point, size * move) for cap, size in max_iterations]
 
     free, capped, still, unlimited_still = jax.jit(lambda: run([(60, 1.0), (2, 1.0), (60, 0.0), (1, 0.0)]))()
     assert free.status == Status.OK and free.iterations > 2
@@ -185,6 +185,49 @@ def test_iterations_are_counted_and_capped(solver, frame):
     enough, short = jax.jit(lambda: run([(int(free.iterations), 1.0), (int(free.iterations) - 1, 1.0)]))()
     assert enough.status == Status.OK and enough.iterations == free.iterations
     assert short.status == Status.PROJECTION_FAILED
+
+
+def moves_and_ends(name, solver, frame, halvings, num_moves=400, size=1.8):
+    """Long moves from exact draws, and what comes of them with each number of halvings."""
+
+    def run(key):
+        draw_key, move_key = jr.split(key)
+        u, model = exact_draw(draw_key, name, 0.1)
+        point = point_at(model, frame, u)
+        move = size * point.frame.draw(move_key)
+        ends = [project(Solver(solver, max_halvings=number), model, point, move) for number in halvings]
+        miss = lambda end: jnp.concatenate([end.u - u, end.e - point.e]) - move
+        return ends, [model.lift(end.u).e for end in ends], [point.frame.tangent(miss(end)) for end in ends]
+
+    return jax.jit(jax.vmap(run))(jr.split(jr.key(5), num_moves))
+
+
+@pytest.mark.parametrize("frame", DENSE)
+@pytest.mark.parametrize("solver", ["newton", "broyden"])
+def test_halving_finds_the_point_of_the_definition_where_the_whole_move_fails(solver, frame):
+    (at_once, halved), (_, e), (_, tangent) = moves_and_ends("fold", solver, frame, halvings=(0, 2))
+    solved = lambda end: np.asarray(end.status == Status.OK)
+    # Nothing is changed of what is solved at once.
+    np.testing.assert_array_equal(halved.u[solved(at_once)], at_once.u[solved(at_once)])
+    np.testing.assert_array_equal(halved.iterations[solved(at_once)], at_once.iterations[solved(at_once)])
+    rescued = solved(halved) & ~solved(at_once)
+    assert rescued.sum() > 0.2 * (~solved(at_once)).sum() > 4
+    np.testing.assert_allclose(e[rescued], halved.e[rescued], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(tangent[rescued], 0, rtol=0, atol=1e-8)
+    # All attempts count.
+    assert (halved.iterations[~solved(at_once)] > at_once.iterations[~solved(at_once)]).all()
+
+
+def test_no_move_is_halved_that_leads_to_where_the_model_has_no_number():
+    model = Wall("fold", 0.5, jnp.zeros(2))
+
+    @jax.jit
+    def run(ambient):
+        point = point_at(model, "wide", jnp.full(3, 0.1))
+        return project(Solver(), model, point, point.frame.tangent(ambient))
+
+    end = run(jnp.zeros(5).at[0].set(5.0))
+    assert end.status == Status.NON_FINITE and end.iterations == 0
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -292,7 +335,7 @@ def test_tolerance_is_tied_to_rounding(name, solver):
     def run(u):
         point = point_at(model, choose_frame(model), u)
         move = 0.05 * point.frame.draw(jr.key(7))
-        asked = Solver(solver, 1e-9, 60)
+        asked = Solver(solver, 1e-9, 60, max_halvings=0)
         end = project(asked, model, point, move)
         exact = point._replace(rounding=jnp.zeros(()))
         return point, solver_tolerance(asked, point), end, project(asked, model, exact, move), model.lift(end.u).e

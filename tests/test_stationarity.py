@@ -31,6 +31,7 @@ from tightrope.projection import SOLVERS, Solver, project
 from tightrope.streams import stream
 from tightrope.systems import Approximate, Differences, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
 from tightrope.transitions import HMC, NUTS, run
+from tightrope.types import Status, select
 
 MUCH_COMPUTED = True
 
@@ -284,6 +285,21 @@ class WarmStart(ConstrainedLeapfrog):
             integrators.project = project
 
 
+class HalfForWhole(ConstrainedLeapfrog):
+    """Half a move will do where the whole has no solution."""
+
+    def step(self, state, step_size):
+        def half_project(solver, model, point, move):
+            whole, half = (project(solver._replace(max_halvings=0), model, point, share * move) for share in (1, 0.5))
+            return select(whole.status == Status.OK, whole, half)
+
+        integrators.project = half_project
+        try:
+            return super().step(state, step_size)
+        finally:
+            integrators.project = project
+
+
 class WarmFrame(NamedTuple):
     """A tall frame whose equation starts elsewhere."""
 
@@ -416,6 +432,7 @@ CASES = {
         {
             "no reverse check": (HMC(1), mutant(integrator=NoReverseCheck)),
             "warm-started solver": (HMC(1), mutant(integrator=WarmStart)),
+            "half a move for a whole one": (HMC(1), mutant(integrator=HalfForWhole)),
         },
     ),
     "trees": (

@@ -93,10 +93,16 @@ def look(model: Model, draws: np.ndarray, points: np.ndarray) -> tuple[Array, Ar
         residual = lambda u: lift(u).e
         slopes = jax.jacfwd(residual) if model.d < model.m else jax.jacrev(residual)
         log_scale = lambda u: lift(u).log_scale / model.m
-        log_miss = lambda u: jnp.log(jnp.abs(residual(u))).mean() + log_scale(u)
+        log_miss = lambda u: mean_log(residual(u)) + log_scale(u)
         return lax.map(log_miss, draws, batch_size=100), lax.map(log_scale, points), lax.map(slopes, points)
 
     return at(model.data, draws, points)
+
+
+def mean_log(misses: Array) -> Array:
+    """The mean log of sizes, but for those of exactly zero: a datum of zero before anything has begun, for one."""
+    is_some = misses != 0
+    return jnp.sum(jnp.where(is_some, jnp.log(jnp.abs(jnp.where(is_some, misses, 1.0))), 0.0)) / is_some.sum()
 
 
 def steps_to_cross(points: np.ndarray, jacobians: np.ndarray) -> np.ndarray:

@@ -119,6 +119,7 @@ class Lifting(Method):
     tolerance: float = 1e-9
     max_iterations: int = 32
     reverse_tolerance: float = 2e-8
+    max_halvings: int = 2  # of a move for which no solution is found
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +127,8 @@ class Lifting(Method):
         one_of("force", self.force, FORCES)
         one_of("frame", self.frame, ("auto", *FRAMES))
         check_solver(self)
+        if self.max_halvings < 0:
+            raise InputError(f"max_halvings={self.max_halvings} must be at least 0.")
 
     def aim(self, info: Info) -> tuple[Array, float]:
         """Acceptance, or CUT_SHORT where a projection ended the trajectory early, on the scale from there to 1."""
@@ -186,7 +189,8 @@ class Lifting(Method):
         return Retuned(tuning if fitted.force is None else fitted.force)
 
     def integrator(self, model: ResidualMap, tuning: Approximate | None) -> ConstrainedLeapfrog:
-        solver = Solver(self.solver_name(model), self.tolerance, self.max_iterations, self.reverse_tolerance)
+        limits = (self.tolerance, self.max_iterations, self.reverse_tolerance, self.max_halvings)
+        solver = Solver(self.solver_name(model), *limits)
         uses_differences = tuning is None and self.true_force_name(model) == "differences"
         force = Differences() if uses_differences else tuning
         return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], force), solver)

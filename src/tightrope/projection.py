@@ -98,6 +98,7 @@ class Solver(NamedTuple):
     tolerance: float = 1e-9  # on what the equation leaves over, max-norm
     max_iterations: int = 32
     reverse_tolerance: float = 2e-8  # on the return of (u, e), max-norm
+    max_halvings: int = 2  # of a move for which no solution is found
 
     def direction(self, num_unknowns: int) -> Direction:
         if self.name == "newton":
@@ -126,6 +127,17 @@ class Iteration(NamedTuple):
     first_error: Array
 
 
+class Attempt(NamedTuple):
+    """A share of a move, solved for or not."""
+
+    share: Array
+    halvings: Array  # that led to the first share
+    trial: Trial  # the last
+    is_solved: Array
+    is_finite: Array  # whether the model has numbers where the whole move leads
+    iterations: Array  # of this and all attempts before
+
+
 ROUNDING_FACTOR = 64  # the error is a sum over residuals, each with a rounding error of its own
 DIVERGED = 1e3  # growth of the error since the start, beyond which nothing is to be hoped for
 
@@ -135,14 +147,14 @@ def solver_tolerance(solver: Solver, point: Point) -> Array:
     return jnp.maximum(solver.tolerance, ROUNDING_FACTOR * point.rounding)
 
 
-def project(solver: Solver, model: ResidualMap, point: Point, move: Array) -> Projection:
-    """Solve for the point of the manifold that differs from (u, e) + move by a vector normal at (u, e).
+def nowhere(point: Point, guess: Array) -> Trial:
+    """A guess that has not been looked at."""
+    return Trial(guess, jnp.zeros_like(guess), jnp.array(jnp.inf), point.u, point.e)
 
-    The start depends on (u, move) alone, so that a reverse projection retraces a forward one.
-    """
-    equation = point.frame.equation(model, point.u, point.e, move)
-    direction = solver.direction(equation.start.size)
-    tolerance = solver_tolerance(solver, point)
+
+def solve(solver: Solver, equation: Equation, point: Point, guess: Array, tolerance: Array) -> Iteration:
+    """Iterate from a guess until the equation holds, or there is no hope that it will."""
+    direction = solver.direction(guess.size)
 
     is_new = lambda iteration: iteration.looks == 0
     converged = lambda iteration: iteration.trial.error <= tolerance
@@ -157,11 +169,43 @@ def project(solver: Solver, model: ResidualMap, point: Point, move: Array) -> Pr
         first_error = jnp.where(is_new(iteration), trial.error, iteration.first_error)
         return Iteration(trial, step, memory, iteration.looks + 1, first_error)
 
-    start, infinite = equation.start, jnp.array(jnp.inf)
-    nowhere = Trial(start, jnp.zeros_like(start), infinite, point.u, point.e)
-    new = Iteration(nowhere, jnp.zeros_like(start), direction.begin(equation), jnp.zeros((), int), infinite)
-    last = lax.while_loop(running, iterate, new)
+    none, infinite = jnp.zeros((), int), jnp.array(jnp.inf)
+    new = Iteration(nowhere(point, guess), jnp.zeros_like(guess), direction.begin(equation), none, infinite)
+    return lax.while_loop(running, iterate, new)
+
+
+def project(solver: Solver, model: ResidualMap, point: Point, move: Array) -> Projection:
+    """Solve for the point of the manifold that differs from (u, e) + move by a vector normal at (u, e).
+
+    Where no solution is found, half of the move is solved for first, or a quarter, and twice as much from there. All
+    of it depends on the point and the move alone, so that a reverse projection retraces a forward one.
+    """
+    tolerance = solver_tolerance(solver, point)
+    equation_of = lambda share: point.frame.equation(model, point.u, point.e, share * move)
+    # Where the whole move leads to where the model has no number, there is little hope.
+    may_halve = lambda attempt: attempt.is_finite & (attempt.halvings < solver.max_halvings)
+    is_over = lambda attempt: jnp.where(attempt.is_solved, attempt.share == 1, ~may_halve(attempt))
+
+    def attempt(before: Attempt) -> Attempt:
+        """Twice the share of a solved one, or less than that of one that was not."""
+        halvings = before.halvings + ~before.is_solved
+        share = jnp.where(before.is_solved, 2 * before.share, 0.5**halvings)
+        equation = equation_of(share)
+        # What normals have to correct grows like the square of the move.
+        correction = jnp.where(before.is_solved, 4 * (before.trial.s - equation_of(before.share).start), 0.0)
+        last = solve(solver, equation, point, equation.start + correction, tolerance)
+        return Attempt(
+            share=share,
+            halvings=halvings,
+            trial=last.trial,
+            is_solved=last.trial.error <= tolerance,
+            is_finite=jnp.where(halvings == 0, jnp.isfinite(last.first_error), before.is_finite),
+            iterations=before.iterations + last.looks - 1,
+        )
+
+    no, yes, start = jnp.array(False), jnp.array(True), nowhere(point, equation_of(1.0).start)
+    none = Attempt(jnp.ones(()), jnp.array(-1), start, is_solved=no, is_finite=yes, iterations=jnp.zeros((), int))
+    last = lax.while_loop(lambda found: ~is_over(found), attempt, none)
     # A solver that wanders off to where the model has no number failed itself; a smaller step would have helped it.
-    failure = jnp.where(jnp.isfinite(last.first_error), Status.PROJECTION_FAILED, Status.NON_FINITE)
-    status = jnp.where(converged(last), Status.OK, failure)
-    return Projection(last.trial.u, last.trial.e, status, last.looks - 1)
+    failure = jnp.where(last.is_finite, Status.PROJECTION_FAILED, Status.NON_FINITE)
+    return Projection(last.trial.u, last.trial.e, jnp.where(last.is_solved, Status.OK, failure), last.iterations)

@@ -26,11 +26,11 @@ def lifted(solver: str, **options: Any) -> Method:
 
 
 def compared(**options: Any) -> dict[str, Method]:
-    """The methods of every figure; with the paper's solvers go the exact forces of the paper."""
+    """The methods of every figure; with the paper's solvers go its exact forces, and moves solved for at once."""
     flat = {"target_accept": TARGET_ACCEPT, **options}
     return {
-        "lifted, Newton": lifted("newton", force="exact", **options),
-        "lifted, symmetric": lifted("symmetric", force="exact", **options),
+        "lifted, Newton": lifted("newton", force="exact", max_halvings=0, **options),
+        "lifted, symmetric": lifted("symmetric", force="exact", max_halvings=0, **options),
         "lifted, Broyden": lifted("broyden", **options),
         "HMC, diagonal": NUTS(metric="diagonal", **flat),
         "HMC, dense": NUTS(metric="dense", **flat),
