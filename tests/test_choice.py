@@ -71,7 +71,7 @@ def racer(rate, speed, iteration, has_failed=False):
     return SimpleNamespace(
         rate=lambda: rate,
         speed=lambda: speed,
-        has_rate=iteration >= 150,
+        has_learnt=iteration >= 150,
         is_settled=iteration >= 300,
         is_past=lambda share: iteration >= share,
         has_failed=has_failed,
@@ -88,6 +88,8 @@ def racer(rate, speed, iteration, has_failed=False):
         (racer(5, 10, 200), racer(4, 60, 160), "lifted"),
         (racer(5, 50, 300), racer(14, 60, 400), "lifted"),
         (racer(5, 50, 300), racer(16, 60, 400), "dense"),  # now it is known what the other does make
+        (racer(5, 50, 300), racer(0, 2, 100), None),  # NUTS might become ten times as fast
+        (racer(5, 50, 300), racer(0, 1, 100), "lifted"),  # and even that would not do
         (racer(0, 50, 300), racer(0, 60, 100), None),  # stands still: NUTS gets its chance
         (racer(0, 50, 90), racer(20, 60, 600), "lifted"),  # no later than this
         (racer(0, 0, 1000, has_failed=True), racer(0, 1, 10), "dense"),

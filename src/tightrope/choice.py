@@ -16,6 +16,7 @@ from tightrope.runs import Run
 from tightrope.types import SamplingError
 
 LEAD = 3  # of dense NUTS: a short stretch flatters a sampler that mixes slowly, on sodium seven times
+GAIN = 10  # in speed, by what dense NUTS learns first: on a PEtab problem (Boehm et al. 2014) it was fifteen
 LATEST = 0.3  # of the iterations of dense NUTS, to decide in any case
 FIRST_TURN, TURN = 0.03, 0.1  # seconds of the first turn, and of each as a share of those before
 MIN_DRAWS = 50  # of each chain, to tell an effective sample size
@@ -61,8 +62,19 @@ class Racer:
         return self.is_past(self.run.num_warmup // 4 + MIN_DRAWS)
 
     @property
+    def has_learnt(self) -> bool:
+        """Whether there are draws made with something that was learnt."""
+        return self.is_past(min(self.run.windows, default=0) + MIN_DRAWS)
+
+    @property
+    def lap(self) -> tuple[Mark, Mark]:
+        """The last draws, as many as it takes to tell a speed: what was learnt before them has changed it."""
+        begin = [mark for mark in self.marks if mark.iteration <= self.marks[-1].iteration - MIN_DRAWS]
+        return begin[-1] if begin else self.marks[0], self.marks[-1]
+
+    @property
     def stretch(self) -> tuple[Mark, Mark]:
-        """What is judged: all but the very beginning."""
+        """Whose draws are judged: all but the very beginning."""
         begin = [mark for mark in self.marks if mark.iteration >= self.run.num_warmup // 10]
         return begin[0] if len(begin) > 1 else self.marks[0], self.marks[-1]
 
@@ -73,8 +85,8 @@ class Racer:
         return last.iteration - first.iteration >= MIN_DRAWS
 
     def speed(self) -> float:
-        """Draws of a chain per second."""
-        first, last = self.stretch
+        """Draws of a chain per second, of late."""
+        first, last = self.lap
         has_run = last.seconds > first.seconds and not self.has_failed
         return (last.iteration - first.iteration) / (last.seconds - first.seconds) if has_run else 0.0
 
@@ -149,8 +161,9 @@ def leader(lifted: Racer, dense: Racer) -> Racer | None:
     # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws.
     if rival_rate > LEAD * (rate if lifted.is_settled else lifted.speed()):
         return dense
+    might_win = not dense.has_learnt and GAIN * dense.speed() > LEAD * rate
     # Dense NUTS that is slower by now would have to gain more than threefold by what it still learns.
-    has_shown = (dense.has_rate and rate > rival_rate) or (lifted.is_settled and rate > 0)
+    has_shown = (dense.has_learnt and rate > rival_rate) or (lifted.is_settled and rate > 0 and not might_win)
     total = dense.run.num_warmup + dense.run.num_draws
     return lifted if has_shown or dense.is_past(LATEST * total) else None
 
