@@ -93,7 +93,8 @@ def outcomes_of(build, transition, name, sigmas, step_size, num_transitions, rep
             moved = jnp.linalg.norm(jnp.concatenate([point.u - u, point.e - start.e]))
             return point.u, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
 
-        return lax.map(replicate, jr.split(jr.key(SEED), replicates), batch_size=2500)
+        # Small batches: the replicates of one wait for those of its steps that are the hardest to solve.
+        return lax.map(replicate, jr.split(jr.key(SEED), replicates), batch_size=100)
 
     def outcome(sigma):
         u, e, moved, failed, non_reversible, steps = run_all(1.0 if sigma is None else sigma, sigma is None)
