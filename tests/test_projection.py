@@ -218,6 +218,37 @@ def test_halving_finds_the_point_of_the_definition_where_the_whole_move_fails(so
     assert (halved.iterations[~solved(at_once)] > at_once.iterations[~solved(at_once)]).all()
 
 
+class Steep:
+    """Two coordinates, three data that grow until they are no numbers."""
+
+    d, m = 2, 3
+
+    def prior_energy(self, u):
+        return 0.5 * u @ u
+
+    def noise_energy(self, u, e):
+        return 0.5 * e @ e
+
+    def lift(self, u):
+        e = jnp.exp(3 * jnp.stack([u[0], u[1], u[0] + u[1]]))
+        return Lift(jnp.where(e < 1e6, e, jnp.nan), jnp.zeros(()), jnp.array(1e-15))
+
+
+def test_an_attempt_that_ends_in_nan_spoils_none_after_it():
+    model = Steep()
+
+    def run(key):
+        start_key, move_key = jr.split(key)
+        point = point_at(model, "tall", 0.5 * jr.normal(start_key, (model.d,)) - 0.3)
+        move = 2.0 * point.frame.draw(move_key)
+        return [project(Solver("broyden", max_halvings=number), model, point, move) for number in (0, 2)]
+
+    at_once, halved = jax.jit(jax.vmap(run))(jr.split(jr.key(1), 1000))
+    spoilt = np.asarray((at_once.status == Status.PROJECTION_FAILED) & ~jnp.isfinite(at_once.e).all(1))
+    assert spoilt.sum() > 20
+    assert (halved.status[spoilt] == Status.OK).mean() > 0.5
+
+
 def test_no_move_is_halved_that_leads_to_where_the_model_has_no_number():
     model = Wall("fold", 0.5, jnp.zeros(2))
 
