@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tightrope as tr
-from tightrope.choice import lags, leader, race, rival_of
+from tightrope.choice import Mark, Racer, lags, leader, race, rival_of
 from tightrope.progress import Progress
 from tightrope.runs import Run
 
@@ -106,6 +106,15 @@ def test_who_leads(lifted, dense, winner):
 def test_who_lags(speed, rival_speed, expected):
     """Before the first turn nobody does."""
     assert lags(racer(0, speed, 20), racer(0, rival_speed, 20)) is expected
+
+
+def test_speed_is_that_of_the_last_draws_and_waits_for_a_metric():
+    """A hundred slow draws, then a metric, then fast ones."""
+    racer = Racer(SimpleNamespace(num_warmup=300, windows={100: slice(75, 100), 250: slice(100, 250)}))
+    racer.marks += [Mark(40, 40.0), Mark(100, 100.0), Mark(149, 104.0)]
+    assert racer.speed() == pytest.approx(109 / 64) and not racer.has_learnt
+    racer.marks += [Mark(155, 105.0)]
+    assert racer.speed() == pytest.approx(11.0) and racer.has_learnt
 
 
 def test_a_race_that_is_stopped_has_no_winner():

@@ -16,7 +16,7 @@ from tightrope.runs import Run
 from tightrope.types import SamplingError
 
 LEAD = 3  # of dense NUTS: a short stretch flatters a sampler that mixes slowly, on sodium seven times
-GAIN = 10  # in speed, by what dense NUTS learns first: on a PEtab problem (Boehm et al. 2014) it was fifteen
+GAIN = 10  # in speed, by what dense NUTS learns first: on an imitation of Boehm et al. (2014) it was fifteen
 LATEST = 0.3  # of the iterations of dense NUTS, to decide in any case
 FIRST_TURN, TURN = 0.03, 0.1  # seconds of the first turn, and of each as a share of those before
 MIN_DRAWS = 50  # of each chain, to tell an effective sample size

@@ -182,7 +182,7 @@ def project(solver: Solver, model: ResidualMap, point: Point, move: Array) -> Pr
     """
     tolerance = solver_tolerance(solver, point)
     equation_of = lambda share: point.frame.equation(model, point.u, point.e, share * move)
-    # Where the whole move leads to where the model has no number, there is little hope.
+    # Where the whole move leads to where the model has no number, there is no error to make smaller.
     may_halve = lambda attempt: attempt.is_finite & (attempt.halvings < solver.max_halvings)
     is_over = lambda attempt: jnp.where(attempt.is_solved, attempt.share == 1, ~may_halve(attempt))
 
