@@ -16,6 +16,7 @@ OPTIONS = [
     {},
     *({"solver": name} for name in ("newton", "symmetric", "broyden")),
     *({"max_halvings": number} for number in (0, 1, 3)),
+    *({"metric": name} for name in ("identity", "diagonal")),
     *({"force": name} for name in ("exact", "cheap", "surrogate")),
     *({"target_accept": target} for target in (0.6, 0.7, 0.8, 0.95)),
 ]

@@ -149,7 +149,7 @@ def test_the_force_is_cheap_where_second_derivatives_are_missing():
     u = jnp.array([0.3, -1.1])
     method: Lifting = method_of("lifted-nuts", force="exact")
     found, expected = (
-        jax.jit(lambda u, model=model: method.integrator(model, None).system.at(u).gradient)(u)
+        jax.jit(lambda u, model=model: method.integrator(model, method.initial_tuning(model)).system.at(u).gradient)(u)
         for model in (complete, tr.zoo.load("toy", sigma=0.1).condition())
     )
     np.testing.assert_allclose(found, expected, rtol=1e-10)

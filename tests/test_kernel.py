@@ -17,12 +17,13 @@ METHODS = {"nuts": tr.LiftedNUTS(step_size=STEP_SIZE), "static": tr.LiftedHMC(st
 
 def one_by_one(kernel, key, u):
     """The draws of one chain, each transition run to its end before the next."""
-    integrator = kernel.integrator(kernel.model.data, None)
+    tuning = kernel.method.initial_tuning(kernel.model.condition())
+    integrator = kernel.integrator(kernel.model.data, tuning)
 
     def body(point, iteration):
         key_now = jr.fold_in(key, iteration)
         point, info = run(kernel.method.transition, integrator, key_now, point, jnp.array(STEP_SIZE))
-        return point, Draw.of(point, info).pack()
+        return point, Draw.of(point, info, 1.0).pack()
 
     return jax.lax.scan(body, integrator.system.at(u), jnp.arange(NUM_DRAWS))[1]
 
@@ -31,12 +32,13 @@ def one_by_one(kernel, key, u):
 def test_a_group_gives_the_draws_of_single_chains(name):
     kernel = Kernel(tr.zoo.load("toy", sigma=0.1), METHODS[name], num_warmup=0)
     y, keys = kernel.model.data, jr.split(jr.key(1), 3)
+    tuning = kernel.method.initial_tuning(kernel.model.condition())
     u = jnp.array([[0.0, 1.0], [0.3, -1.0], [1.1, 0.1]])
-    chains = kernel.begin(y, None, keys, u, jnp.array(0), jnp.full(3, STEP_SIZE))
+    chains = kernel.begin(y, tuning, keys, u, jnp.array(0), jnp.full(3, STEP_SIZE))
     found = [[] for _ in keys]
     done = np.zeros(3, int)
     for num_steps in (1, 7, 2, CAPACITY):  # calls that end in the middle of a trajectory, and one to the end
-        chains, rows = kernel.advance(y, None, chains, jnp.array(NUM_DRAWS), jnp.array(num_steps))
+        chains, rows = kernel.advance(y, tuning, chains, jnp.array(NUM_DRAWS), jnp.array(num_steps))
         after = np.asarray(chains.iteration)
         for chain in range(3):
             found[chain].append(np.asarray(rows)[chain, : after[chain] - done[chain]])

@@ -259,17 +259,77 @@ def test_exact_force_takes_over_where_the_stand_in_misses(model, monkeypatch, al
         run.begin(sampling.find_start(model, "auto", run.find_key, 2))
         run.warm_up(quiet)
         run.draw(quiet, 20)
-    assert (run.tuning is None) == is_exact
+    assert (run.tuning.force is None) == is_exact
     assert all(len(rows) == 100 and np.isfinite(rows).all() for rows in run.draws())
 
 
 def test_a_stand_in_gives_way_at_the_last_window_alone(model):
     rng = np.random.default_rng(1)
     u, log_volume = rng.normal(size=(60, 3)), 2 * rng.normal(size=60)
-    tuning = lambda method, is_last: method.retuned(method.initial_tuning(model), u, log_volume, is_last).tuning
-    assert tuning(tr.LiftedNUTS(), is_last=False) is not None
-    assert tuning(tr.LiftedNUTS(), is_last=True) is None
-    assert tuning(tr.LiftedNUTS(force="surrogate"), is_last=True) is not None
+    window = lambda is_last: kinds.Window(u, log_volume, 0.3, is_last)
+    force = lambda method, is_last: method.retuned(method.initial_tuning(model), window(is_last)).tuning.force
+    assert force(tr.LiftedNUTS(), is_last=False) is not None
+    assert force(tr.LiftedNUTS(), is_last=True) is None
+    assert force(tr.LiftedNUTS(force="surrogate"), is_last=True) is not None
+
+
+def test_lengths_are_learnt_where_steps_are_short_and_before_the_stand_in(model):
+    """With other lengths the log volume is another: what was fitted before would not hold."""
+    rng = np.random.default_rng(2)
+    method, spread = tr.LiftedNUTS(), np.array([0.01, 0.5, 2.0])
+    u = spread * rng.normal(size=(2000, 3))
+    short = kinds.Window(u, 3 * u[:, 0], 0.01, is_last=False)
+    first = method.initial_tuning(model.condition())
+    learnt = method.retuned(first, short).tuning
+    np.testing.assert_allclose(learnt.lengths, spread, rtol=0.1)
+    assert learnt.force is first.force
+    last = method.retuned(first, short._replace(is_last=True)).tuning  # too late for other lengths
+    assert (last.lengths == 1).all() and last.force is not first.force
+    fitted = method.retuned(learnt, short._replace(log_volume=3 * u[:, 0] / spread[0], is_last=True)).tuning
+    assert fitted.lengths is learnt.lengths
+    np.testing.assert_allclose(fitted.force.linear, [3 * np.asarray(learnt.lengths)[0] / spread[0], 0, 0], atol=0.01)
+
+    long = short._replace(step_size=0.3)
+    assert (method.retuned(first, long).tuning.lengths == 1).all()
+    assert (method.retuned(first, short._replace(u=u[:10])).tuning.lengths == 1).all()  # ten draws tell too little
+    np.testing.assert_allclose(tr.LiftedNUTS(metric="diagonal").retuned(first, long).tuning.lengths, spread, rtol=0.1)
+    assert tr.LiftedNUTS(metric="identity").initial_tuning(model.condition()).lengths is None
+    assert tr.LiftedNUTS(frame="wide").initial_tuning(model.condition()).lengths is None
+    assert tr.LiftedNUTS(step_size=0.01).initial_tuning(model.condition()).lengths is None
+
+
+def test_lengths_change_no_posterior():
+    """Of a linear model, whose posterior is known; the draws are those of u again."""
+    A = np.array([[30.0, 1.0], [0.0, 0.5], [10.0, 0.0]])
+    y = np.array([3.0, 1.0, 0.0])
+    linear = tr.Model({"a": dist.Normal(0, 1).expand([2])}, lambda p: A @ p["a"], 1.0, y)
+    covariance = np.linalg.inv(np.eye(2) + A.T @ A)
+    trace = tr.sample(linear, 1000, 400, 4, 1, method=tr.LiftedNUTS(metric="diagonal"), **QUIET)
+    draws, sd = trace.posterior["a"].values, np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean((0, 1)) / sd, covariance @ A.T @ y / sd, atol=0.15)
+    np.testing.assert_allclose(draws.std((0, 1)), sd, rtol=0.1)
+    with pytest.raises(tr.InputError, match='metric="diagonal" is not for frame="markov"'):
+        tr.LiftedNUTS(metric="diagonal").initial_tuning(tr.zoo.load("nonlinear-ssm", T=5).condition())
+
+
+def test_a_run_that_gave_up_its_stand_in_can_be_restored(model):
+    method = tr.LiftedNUTS()
+    whole = method.initial_tuning(model.condition())
+    exact = whole._replace(force=None)
+    assert method.like(whole, len(jax.tree.leaves(whole))) is whole
+    assert method.like(whole, len(jax.tree.leaves(exact))).force is None
+
+
+def test_lengths_make_long_steps_where_the_posterior_is_far_narrower_than_the_prior_and_bent():
+    """A narrow ridge that turns back: where the residual is the square of a coordinate, its Jacobian says nothing."""
+    x = np.linspace(-1, 1, 5)
+    forward = lambda p: jnp.asarray(x) * (p["a"] + 300 * p["b"] ** 2) + p["c"]
+    bent = tr.Model({name: dist.Normal(0, 1) for name in "abc"}, forward, 1.0, np.zeros(5))
+    sizes = {}
+    for metric in ("identity", "auto"):
+        trace = tr.sample(bent, 200, 400, 2, 1, method=tr.LiftedNUTS(metric=metric), progress=False)
+        sizes[metric] = float(trace.sample_stats.step_size.mean())
+    assert sizes["auto"] > 3 * sizes["identity"], sizes
 
 
 def test_the_force_is_the_gradient_of_all_but_what_it_misses(model):
@@ -296,13 +356,14 @@ def test_the_force_is_the_gradient_of_all_but_what_it_misses(model):
 
 def test_models_that_prefer_first_derivatives_get_differences(model):
     """In place of the exact force: where that is the first choice, or takes over from a stand-in."""
-    force = lambda model, tuning, **options: tr.LiftedNUTS(**options).integrator(model.condition(), tuning).system.force
+    exact = kinds.LiftedTuning(lengths=None, force=None)
+    force = lambda model, **options: tr.LiftedNUTS(**options).integrator(model.condition(), exact).system.force
     forward = lambda p: model.observations.forward(p)
     forward.prefers_first_derivatives = True
     slow = tr.Model(model.parameters.priors, forward, 0.1, next(iter(model.observed.values())))
-    assert force(slow, None) == Differences() and force(model, None) is None
-    assert force(slow, None, force="exact") is None
-    assert force(model, None, force="differences") == Differences()
+    assert force(slow) == Differences() and force(model) is None
+    assert force(slow, force="exact") is None
+    assert force(model, force="differences") == Differences()
     assert tr.LiftedNUTS().force_name(slow.condition()) == "surrogate"
     assert tr.LiftedNUTS(frame="wide").force_name(slow.condition()) == "differences"
 
@@ -312,8 +373,9 @@ def test_step_sizes_answer_to_what_the_force_knows_of():
     d = 10
     A = np.random.default_rng(0).normal(size=(2 * d, d))
     linear = tr.Model({"a": dist.Normal(0, 1).expand([d])}, lambda p: A @ p["a"], 3.0, np.zeros(2 * d))
-    bad = Approximate(jnp.array(1.0), jnp.full(d, 0.5), jnp.zeros((d, d)))
-    method = type("Bad", (tr.LiftedNUTS,), {"initial_tuning": lambda method, model: bad})(force="cheap")
+    bad = kinds.LiftedTuning(None, Approximate(jnp.array(1.0), jnp.full(d, 0.5), jnp.zeros((d, d))))
+    kind = type("Bad", (tr.LiftedNUTS,), {"initial_tuning": lambda method, model: bad})
+    method = kind(force="cheap", metric="identity")
     trace = tr.sample(linear, draws=300, warmup=600, chains=2, seed=1, method=method, **QUIET)
     means = trace.sample_stats.mean()
     assert means["step_acceptance"] == pytest.approx(0.8, abs=0.05) and means["acceptance_rate"] < 0.7

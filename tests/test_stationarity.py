@@ -29,7 +29,17 @@ from tightrope.integrators import DRIFTS, ConstrainedLeapfrog, GeneralisedLeapfr
 from tightrope.kinds import METRICS
 from tightrope.projection import SOLVERS, Solver, project
 from tightrope.streams import stream
-from tightrope.systems import Approximate, Differences, Euclidean, Lifted, Metric, Riemannian, Walk, cheap_force
+from tightrope.systems import (
+    Approximate,
+    Differences,
+    Euclidean,
+    Lifted,
+    Metric,
+    Rescaled,
+    Riemannian,
+    Walk,
+    cheap_force,
+)
 from tightrope.transitions import HMC, NUTS, run
 from tightrope.types import Status, select
 
@@ -69,29 +79,34 @@ def distance_from_normal(x):
     return max(np.max(steps[1:] - law), np.max(law - steps[:-1]))
 
 
-def outcome_of(build, transition, name, sigma, step_size, num_transitions, replicates=REPLICATES):
+def outcome_of(build, transition, name, sigma, step_size, num_transitions, replicates=REPLICATES, longest=1.0):
     """Run the kernel on exact draws; `build` makes an integrator from a model."""
-    return outcomes_of(build, transition, name, [sigma], step_size, num_transitions, replicates)[0]
+    return outcomes_of(build, transition, name, [sigma], step_size, num_transitions, replicates, longest)[0]
 
 
-def outcomes_of(build, transition, name, sigmas, step_size, num_transitions, replicates=REPLICATES):
-    """What the kernel does at several noise scales; None is one to infer. Known ones share a compiled program."""
+def outcomes_of(build, transition, name, sigmas, step_size, num_transitions, replicates=REPLICATES, longest=1.0):
+    """What the kernel does at several noise scales; None is one to infer. Known ones share a compiled program.
+
+    Coordinates are counted in lengths, from one to the longest; where that is not one, `build` gets a Rescaled model.
+    """
 
     @functools.partial(jax.jit, static_argnames="is_inferred")
     def run_all(sigma, is_inferred):
         def replicate(key):
             draw_key, chain_key = jr.split(key)
             u, model = exact_draw(draw_key, name, None if is_inferred else sigma)
-            integrator = build(model)
+            lengths = jnp.linspace(1.0, longest, model.d)
+            integrator = build(model if longest == 1.0 else Rescaled(model, lengths))
 
             def body(point, key):
                 return run(transition, integrator, key, point, step_size)
 
-            start = integrator.system.at(u)
+            start = integrator.system.at(u / lengths)
             point, info = lax.scan(body, start, jr.split(stream(chain_key), num_transitions))
             failed = info.projection_failed + info.non_reversible + info.non_finite
-            moved = jnp.linalg.norm(jnp.concatenate([point.u - u, point.e - start.e]))
-            return point.u, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
+            end = lengths * point.u
+            moved = jnp.linalg.norm(jnp.concatenate([end - u, point.e - start.e]))
+            return end, point.e, moved, failed.sum(), info.non_reversible.sum(), info.n_steps.sum()
 
         # Small batches: the replicates of one wait for those of its steps that are the hardest to solve.
         return lax.map(replicate, jr.split(jr.key(SEED), replicates), batch_size=100)
@@ -158,6 +173,13 @@ def test_exact_draws_stay_exact(solver, transition, frame):
 )
 def test_any_force_of_position_is_right(frame, force):
     outcome = outcome_of(true_kernel(frame, "broyden", force), NUTS(3), MODEL_OF[frame], None, 0.5, 2)
+    assert outcome.is_exact, outcome
+    assert outcome.moved > 0.3
+
+
+@pytest.mark.parametrize(("frame", "longest"), law_but([("tall", 0.2)], product(DENSE, [0.2, 3.0])))
+def test_lengths_of_coordinates_change_no_law(frame, longest):
+    outcome = outcome_of(true_kernel(frame, "broyden"), NUTS(3), MODEL_OF[frame], None, 0.5, 2, longest=longest)
     assert outcome.is_exact, outcome
     assert outcome.moved > 0.3
 
@@ -235,6 +257,14 @@ class NoLogDeterminant(Lifted):
     def at(self, u):
         point = super().at(u)
         return point._replace(potential=point.potential - point.log_volume)
+
+
+class PriorOfLengths(Lifted):
+    """The prior of coordinates as they are counted."""
+
+    def at(self, u):
+        point, (model, lengths) = super().at(u), self.model
+        return point._replace(potential=point.potential + model.prior_energy(u) - model.prior_energy(lengths * u))
 
 
 class UnprojectedMomentum(Lifted):
@@ -422,6 +452,11 @@ CASES = {
             "no log-determinant": (HMC(3), mutant(system=NoLogDeterminant)),
             "force that looks at the momentum": (HMC(3), mutant(integrator=MomentumForce)),
         },
+    ),
+    "lifted, lengths": (
+        dict(BENT, longest=0.5),
+        (HMC(3), mutant()),
+        {"prior of the lengths": (HMC(3), mutant(system=PriorOfLengths))},
     ),
     "lifted, coarse": (
         COARSE,

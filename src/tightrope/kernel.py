@@ -41,8 +41,8 @@ class Draw(NamedTuple):
     info: Info
 
     @classmethod
-    def of(cls, point: Point, info: Info) -> Draw:
-        return cls(point.u, point.log_volume, info)
+    def of(cls, point: Point, info: Info, lengths: Array | float) -> Draw:
+        return cls(lengths * point.u, point.log_volume, info)
 
     def pack(self) -> Array:
         """One row of numbers: one write per step, not fifteen."""
@@ -85,10 +85,10 @@ class Kernel:
 
     def _begin(self, y: Array, tuning: Any, keys: Array, u: Array, iteration: Array, step_size: Array) -> Chain:
         """Chains at u, about to begin a transition."""
-        integrator = self.integrator(y, tuning)
+        integrator, lengths = self.integrator(y, tuning), self.method.lengths(tuning)
 
         def begin(key: Array, u: Array, step_size: Array) -> Chain:
-            point = integrator.system.at(u)
+            point = integrator.system.at(u / lengths)
             start_key, is_early = jr.fold_in(key, iteration), self.is_early(iteration)
             trajectory = self.method.transition.start(integrator, start_key, point, step_size, is_early)
             return Chain(key, iteration, trajectory, DualAveraging.begin(step_size), step_size)
@@ -97,12 +97,12 @@ class Kernel:
 
     def _advance(self, y: Array, tuning: Any, chains: Chain, stop: Array, num_steps: Array) -> tuple[Chain, Array]:
         """Advance each chain by so many steps or until it has finished `stop` transitions; the rows of its draws."""
-        integrator = self.integrator(y, tuning)
+        integrator, lengths = self.integrator(y, tuning), self.method.lengths(tuning)
         width = chains.iteration.shape[0]
         first = chains.iteration
         rows = jnp.zeros((width, self.capacity, Draw.width(self.model.d)))
         advance = jax.vmap(lambda chain: self.advance_one(integrator, chain))
-        turn = jax.vmap(lambda chain: self.turn_one(integrator, chain, stop))
+        turn = jax.vmap(lambda chain: self.turn_one(integrator, lengths, chain, stop))
         # A chain that is not active walks on unheard, and begins anew with the next stage.
         walk_on = lambda chains: (chains, jnp.zeros(width, bool), rows[:, 0])
 
@@ -126,7 +126,9 @@ class Kernel:
         """One integrator step of one chain."""
         return chain._replace(trajectory=self.method.transition.advance(integrator, chain.trajectory))
 
-    def turn_one(self, integrator: Any, chain: Chain, stop: Array) -> tuple[Chain, Array, Array]:
+    def turn_one(
+        self, integrator: Any, lengths: Array | float, chain: Chain, stop: Array
+    ) -> tuple[Chain, Array, Array]:
         """A chain that pauses, ready for its next step; whether it finished a transition, and the draw if so."""
         transition, method = self.method.transition, self.method
         trajectory = transition.settle(integrator, chain.trajectory)
@@ -143,4 +145,4 @@ class Kernel:
         following = transition.start(integrator, start_key, point, step_size, is_early)
         restarted = Chain(chain.key, iteration, following, averaging, step_size)
         after = select(finished, restarted, chain._replace(trajectory=trajectory))
-        return after, finished, Draw.of(point, info).pack()
+        return after, finished, Draw.of(point, info, lengths).pack()

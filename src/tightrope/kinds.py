@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,6 +24,7 @@ from tightrope.systems import (
     Euclidean,
     Lifted,
     Metric,
+    Rescaled,
     Riemannian,
     cheap_force,
     surrogate_force,
@@ -34,6 +36,7 @@ from tightrope.types import Array, Info, InputError, ResidualMap
 # broyden. With one unknown broyden is the secant method, and up to 1.3 times as fast as newton on the toy.
 NEWTON = range(2, 17)
 METRICS = ("identity", "diagonal", "dense")
+LIFTED_METRICS = ("auto", "identity", "diagonal")
 FORCES = ("auto", "exact", "cheap", "surrogate", "differences")
 
 
@@ -45,11 +48,28 @@ def check_solver(method: Lifting | Implicit) -> None:
         raise InputError(f"max_iterations={method.max_iterations} must be at least 1.")
 
 
+class LiftedTuning(NamedTuple):
+    """What the lifted methods learn."""
+
+    lengths: Array | None  # of the coordinates u, in which positions are counted; None is one each
+    force: Approximate | None  # what stands in for the log volume; None is nothing
+
+
+class Window(NamedTuple):
+    """A part of warm-up to tune by: the draws of all chains one after the other."""
+
+    u: np.ndarray
+    log_volume: np.ndarray
+    step_size: float  # at its end, of the chain with the shortest
+    is_last: bool
+
+
 class Retuned(NamedTuple):
     """What a method makes of a part of warm-up."""
 
     tuning: Any
     message: str = ""  # to the user, where there is something to say
+    is_new_scale: bool = False  # so that step sizes of before mean nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +93,14 @@ class Method(ABC):
         """What a transition says of the step size, as an acceptance, and what that should be."""
         return info.step_acceptance, self.target_accept
 
+    def lengths(self, tuning: Any) -> Array | float:
+        """The lengths in which the integrator counts positions."""
+        return 1.0
+
+    def like(self, tuning: Any, num_arrays: int) -> Any:
+        """A tuning of so many arrays, such as this one may become."""
+        return tuning
+
     @property
     @abstractmethod
     def transition(self) -> Transition:
@@ -91,8 +119,8 @@ class Method(ABC):
         """The iterations whose draws are to tune by, window after window."""
 
     @abstractmethod
-    def retuned(self, tuning: Any, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
-        """The tuning after a window, perhaps the last, with these draws of all chains one after the other."""
+    def retuned(self, tuning: Any, window: Window) -> Retuned:
+        """The tuning after a window."""
 
 
 # Chains stick where projections fail, more than where energies are too high. So the step size, at a target of 0.8, lets
@@ -108,6 +136,12 @@ FAR = 64
 # take two to four times as long: on sodium, missed by 0.5, they give 23 effective draws per second in place of 79.
 MAX_SURROGATE_ERROR = 1.0
 
+# Steps below this, where lengths of about one should allow far longer ones: the posterior is much narrower than the
+# prior and bends on its own scale. Its spread is then the better unit: on Boehm et al. (2014), whose priors span ten
+# decades, steps grow from 0.01 to 0.5. Elsewhere lengths of one are: benchmarks/README.md.
+SHORT_STEP = 0.05
+MIN_DRAWS = 20  # of all chains, to tell lengths by
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lifting(Method):
@@ -116,6 +150,7 @@ class Lifting(Method):
     solver: str = "auto"  # newton, symmetric, broyden, or auto: newton where few unknowns make it cheap, else broyden
     force: str = "auto"  # exact, differences, cheap, surrogate, or auto: see force_name
     frame: str = "auto"  # tall, wide, or markov for a state space model
+    metric: str = "auto"  # identity, diagonal, or auto: diagonal where d < m and steps would be short
     tolerance: float = 1e-9
     max_iterations: int = 32
     reverse_tolerance: float = 2e-8
@@ -126,6 +161,7 @@ class Lifting(Method):
         one_of("solver", self.solver, ("auto", *SOLVERS))
         one_of("force", self.force, FORCES)
         one_of("frame", self.frame, ("auto", *FRAMES))
+        one_of("metric", self.metric, LIFTED_METRICS)
         check_solver(self)
         if self.max_halvings < 0:
             raise InputError(f"max_halvings={self.max_halvings} must be at least 0.")
@@ -166,34 +202,62 @@ class Lifting(Method):
         prefers_differences = self.force == "auto" and getattr(model, "prefers_first_derivatives", False)
         return "differences" if prefers_differences or self.force == "differences" else "exact"
 
-    def initial_tuning(self, model: ResidualMap) -> Approximate | None:
-        """What stands in for the log volume to begin warm-up with, if anything."""
+    def may_learn_lengths(self, model: ResidualMap) -> bool:
+        """Whether the lengths of coordinates are not one for good.
+
+        Where many are tied together each varies far more than it may by itself, so with d >= m they are by default.
+        """
+        if self.metric == "diagonal" and self.frame_name(model) == "markov":
+            raise InputError('metric="diagonal" is not for frame="markov": use "auto".')
+        is_open = self.metric == "auto" and self.step_size is None and self.frame_name(model) == "tall"
+        return self.metric == "diagonal" or is_open
+
+    def initial_tuning(self, model: ResidualMap) -> LiftedTuning:
         name = self.force_name(model)
-        if name in ("exact", "differences"):
-            return None
-        return cheap_force(model) if name == "cheap" else surrogate_force(model)
+        forces = {"cheap": cheap_force, "surrogate": surrogate_force}
+        lengths = jnp.ones(model.d) if self.may_learn_lengths(model) else None
+        return LiftedTuning(lengths, forces[name](model) if name in forces else None)
+
+    def lengths(self, tuning: LiftedTuning) -> Array | float:
+        return 1.0 if tuning.lengths is None else tuning.lengths
+
+    def like(self, tuning: LiftedTuning, num_arrays: int) -> LiftedTuning:
+        return tuning if len(jax.tree.leaves(tuning)) == num_arrays else tuning._replace(force=None)
 
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
-        if self.force_name(model) != "surrogate":
-            return []
         quarter = num_warmup // 4
-        return [(quarter // 2, quarter), (quarter, 2 * quarter)]
+        found = [(quarter // 2, quarter), (quarter, 2 * quarter)]
+        if self.force_name(model) == "surrogate":
+            return found
+        return found[:1] if self.may_learn_lengths(model) else []
 
-    def retuned(self, tuning: Approximate | None, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
-        """A stand-in for the log volume by a fit to the draws; the truth, where none fits."""
-        fitted = None if tuning is None else fit_log_volume(u, log_volume)
+    def retuned(self, tuning: LiftedTuning, window: Window) -> Retuned:
+        """Lengths, once, or a stand-in for the log volume by a fit to the draws; the truth, where none fits.
+
+        Never both: with other lengths the log volume is another.
+        """
+        lengths, force = tuning
+        awaits_fit = force is not None and force.linear is not None
+        is_time = lengths is not None and not (awaits_fit and window.is_last)
+        is_needed = self.metric == "diagonal" or window.step_size < SHORT_STEP
+        if is_time and is_needed and len(window.u) >= MIN_DRAWS:
+            lengths = jnp.sqrt(shrunk_covariance(window.u, is_dense=False))
+            return Retuned(tuning._replace(lengths=lengths), is_new_scale=True)
+        fitted = fit_log_volume(window.u / self.lengths(tuning), window.log_volume) if awaits_fit else None
         if fitted is None:
             return Retuned(tuning)
-        if self.force == "auto" and is_last and fitted.error > MAX_SURROGATE_ERROR:
-            return Retuned(None, "The log volume is not quadratic: compiling again, for its true gradient ...")
-        return Retuned(tuning if fitted.force is None else fitted.force)
+        if self.force == "auto" and window.is_last and fitted.error > MAX_SURROGATE_ERROR:
+            message = "The log volume is not quadratic: compiling again, for its true gradient ..."
+            return Retuned(tuning._replace(force=None), message)
+        return Retuned(tuning if fitted.force is None else tuning._replace(force=fitted.force))
 
-    def integrator(self, model: ResidualMap, tuning: Approximate | None) -> ConstrainedLeapfrog:
+    def integrator(self, model: ResidualMap, tuning: LiftedTuning) -> ConstrainedLeapfrog:
         limits = (self.tolerance, self.max_iterations, self.reverse_tolerance, self.max_halvings)
         solver = Solver(self.solver_name(model), *limits)
-        uses_differences = tuning is None and self.true_force_name(model) == "differences"
-        force = Differences() if uses_differences else tuning
-        return ConstrainedLeapfrog(Lifted(model, FRAMES[self.frame_name(model)], force), solver)
+        uses_differences = tuning.force is None and self.true_force_name(model) == "differences"
+        force = Differences() if uses_differences else tuning.force
+        seen = model if tuning.lengths is None else Rescaled(model, tuning.lengths)
+        return ConstrainedLeapfrog(Lifted(seen, FRAMES[self.frame_name(model)], force), solver)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +276,8 @@ class Flat(Method):
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
         return [] if self.metric == "identity" else windows(num_warmup)
 
-    def retuned(self, tuning: Metric, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
-        return Retuned(Metric.of(jnp.asarray(shrunk_covariance(u, self.metric == "dense"))))
+    def retuned(self, tuning: Metric, window: Window) -> Retuned:
+        return Retuned(Metric.of(jnp.asarray(shrunk_covariance(window.u, self.metric == "dense"))))
 
     def integrator(self, model: ResidualMap, tuning: Metric) -> Integrator:
         return Leapfrog(Euclidean(model, tuning))
@@ -236,7 +300,7 @@ class Curved(Method):
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
         return []
 
-    def retuned(self, tuning: None, u: np.ndarray, log_volume: np.ndarray, is_last: bool) -> Retuned:
+    def retuned(self, tuning: None, window: Window) -> Retuned:
         return Retuned(tuning)
 
     def system(self, model: ResidualMap) -> Riemannian:

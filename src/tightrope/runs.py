@@ -17,7 +17,7 @@ import numpy as np
 from tightrope.adaptation import FIRST_STEP_SIZE
 from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
-from tightrope.kinds import Method
+from tightrope.kinds import Method, Window
 from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.recording import Recorder, flattened, unflattened
@@ -294,9 +294,8 @@ class Run:
         for name in ("finished", "stage_start", "stage_stop", "stage_time", "warmup_time", "sampling_time"):
             setattr(self, name, facts[name])
         self.step_sizes = saved["step_sizes"]
-        if not any(name.startswith("tuning/") for name in saved):
-            self.tuning = None
-        self.tuning = unflattened("tuning", saved, self.tuning)
+        num_arrays = sum(name.startswith("tuning/") for name in saved)
+        self.tuning = unflattened("tuning", saved, self.method.like(self.tuning, num_arrays))
         self.prepare()
         self.place(saved["u"])
         for place, group in enumerate(self.groups):
@@ -349,11 +348,13 @@ class Run:
 
     def retune(self, progress: Progress, window: slice) -> None:
         """Let the method learn from the draws of a window."""
-        draws = self.seen(window)
+        draws, shortest = self.seen(window), float(self.step_sizes.min())
+        is_last = window.stop == max(self.windows)
         before: Any = jax.tree.structure(self.tuning)
-        self.tuning, message = self.method.retuned(
-            self.tuning, draws.u.reshape(-1, self.model.d), draws.log_volume.ravel(), window.stop == max(self.windows)
-        )
+        seen = Window(draws.u.reshape(-1, self.model.d), draws.log_volume.ravel(), shortest, is_last)
+        self.tuning, message, is_new_scale = self.method.retuned(self.tuning, seen)
+        if is_new_scale and self.method.step_size is None:
+            self.step_sizes = np.full_like(self.step_sizes, FIRST_STEP_SIZE)
         if message:
             progress.say(message)
         if before != jax.tree.structure(self.tuning):

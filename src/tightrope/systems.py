@@ -11,7 +11,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from tightrope.frames import Frame, difference_gradient
 from tightrope.geometry import Geometry, posterior_energy
-from tightrope.types import Array, Point, ResidualMap, State
+from tightrope.types import Array, Lift, Point, ResidualMap, State
 
 
 class System(Protocol):
@@ -81,6 +81,30 @@ def cheap_force(model: ResidualMap) -> Approximate:
 def surrogate_force(model: ResidualMap) -> Approximate:
     """The cheap force, with room for a fit."""
     return cheap_force(model)._replace(linear=jnp.zeros(model.d), quadratic=jnp.zeros((model.d, model.d)))
+
+
+class Rescaled(NamedTuple):
+    """A residual map of coordinates that are counted in lengths of their own."""
+
+    model: ResidualMap
+    lengths: Array
+
+    @property
+    def d(self) -> int:
+        return self.model.d
+
+    @property
+    def m(self) -> int:
+        return self.model.m
+
+    def prior_energy(self, w: Array) -> Array:
+        return self.model.prior_energy(self.lengths * w)
+
+    def noise_energy(self, w: Array, e: Array) -> Array:
+        return self.model.noise_energy(self.lengths * w, e)
+
+    def lift(self, w: Array) -> Lift:
+        return self.model.lift(self.lengths * w)
 
 
 class Lifted(NamedTuple):

@@ -32,7 +32,7 @@ FIGURE_2: dict[str, Method] = {
     "HMC": methods.HMC(metric="identity", num_steps=NUM_STEPS, jitter=0.0),
     "RM-HMC Fisher": methods.RiemannianHMC(metric="fisher", solver="fixed-point", num_steps=NUM_STEPS, jitter=0.0),
     "RM-HMC SoftAbs": methods.RiemannianHMC(metric="softabs", solver="fixed-point", num_steps=NUM_STEPS, jitter=0.0),
-    "lifted": methods.LiftedHMC(solver="newton", max_halvings=0, num_steps=NUM_STEPS, jitter=0.0),
+    "lifted": methods.LiftedHMC(solver="newton", metric="identity", max_halvings=0, num_steps=NUM_STEPS, jitter=0.0),
 }
 FIGURE_A1: dict[str, Method] = {
     "position-dependent RWM": methods.LocalRWM(),

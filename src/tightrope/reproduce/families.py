@@ -29,8 +29,8 @@ def compared(**options: Any) -> dict[str, Method]:
     """The methods of every figure; with the paper's solvers go its exact forces, and moves solved for at once."""
     flat = {"target_accept": TARGET_ACCEPT, **options}
     return {
-        "lifted, Newton": lifted("newton", force="exact", max_halvings=0, **options),
-        "lifted, symmetric": lifted("symmetric", force="exact", max_halvings=0, **options),
+        "lifted, Newton": lifted("newton", force="exact", metric="identity", max_halvings=0, **options),
+        "lifted, symmetric": lifted("symmetric", force="exact", metric="identity", max_halvings=0, **options),
         "lifted, Broyden": lifted("broyden", **options),
         "HMC, diagonal": NUTS(metric="diagonal", **flat),
         "HMC, dense": NUTS(metric="dense", **flat),
