@@ -48,7 +48,8 @@ def test_parameters_and_data_drawn_in_turn_keep_their_law(name, num_chains=10_00
             noise_key, step_key = jr.split(key)
             blocks = model.observations.simulate(noise_key, model.parameters.values(u))
             y = jnp.concatenate([jnp.ravel(block) for block in blocks.values()])
-            integrator = method.integrator(model.condition(y), None)
+            conditioned = model.condition(y)
+            integrator = method.integrator(conditioned, method.initial_tuning(conditioned))
             point, _ = run(method.transition, integrator, step_key, integrator.system.at(u), 0.4)
             return point.u, None
 
