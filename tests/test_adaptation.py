@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tightrope.adaptation import DualAveraging, fit_log_volume, shrunk_covariance, windows
+from tightrope.adaptation import DualAveraging, fit_log_volume, shrunk_covariance, spreads, windows
 from tightrope.systems import Metric
 
 # Dual averaging
@@ -227,3 +227,9 @@ def test_covariance_is_shrunk_and_found_again():
         momenta = jax.vmap(metric.draw)(jr.split(jr.key(1), 20_000))
         mass = np.linalg.inv(covariance if size.ndim == 2 else np.diag(size))
         np.testing.assert_allclose(np.cov(momenta.T), mass, atol=0.1)
+
+
+def test_spreads_are_units_that_round_nothing():
+    u = np.random.default_rng(0).normal(size=(500, 4)) * [0.3, 5.0, 1e-9, 0.0]
+    np.testing.assert_array_equal(spreads(u), [0.25, 4.0, 2.0**-10, 1.0])
+    np.testing.assert_array_equal(u / spreads(u) * spreads(u), u)

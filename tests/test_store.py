@@ -140,6 +140,23 @@ def test_a_resumed_run_has_the_same_draws(tmp_path, legs, monkeypatch, method):
     assert_same_draws(tr.load(tmp_path / "run"), expected)
 
 
+def test_a_resumed_run_counts_in_the_same_lengths(tmp_path, legs, monkeypatch):
+    options = OPTIONS | {"warmup": 80, "method": tr.LiftedNUTS(metric="diagonal"), "save_warmup": True}
+    lengths, restore = [], runs.Run.restore
+
+    def noted(run, saved):
+        restore(run, saved)
+        lengths.append(np.asarray(run.tuning.lengths))
+
+    monkeypatch.setattr(runs.Run, "restore", noted)
+    expected = tr.sample(own_model(), **options)
+    stop_at(monkeypatch, 15, 40, 100)
+    assert resumed_until_finished(tmp_path / "run", own_model(), **options) == {"warm-up": 2, "sampling": 1}
+    assert_same_draws(tr.load(tmp_path / "run"), expected)
+    before, *after = lengths
+    assert (before == 1).all() and all((found == after[0]).all() and (found < 1).any() for found in after)
+
+
 @pytest.mark.slow
 def test_a_resumed_run_does_not_choose_again(tmp_path, legs, monkeypatch):
     """Dense NUTS, made to win, takes over from the lifted sampler, once."""

@@ -126,3 +126,12 @@ def shrunk_covariance(u: np.ndarray, is_dense: bool) -> np.ndarray:
     if is_dense:
         return share * np.cov(u, rowvar=False).reshape(d, d) + 1e-3 * (1 - share) * np.eye(d)
     return share * u.var(axis=0, ddof=1) + 1e-3 * (1 - share)
+
+
+NARROWEST = 1e-3  # spread to be told: a coordinate in far smaller units would be all rounding error
+
+
+def spreads(u: np.ndarray) -> np.ndarray:
+    """The standard deviations of draws to the nearest power of two: units that can be changed without rounding."""
+    spread = u.std(axis=0, ddof=1)
+    return 2.0 ** np.round(np.log2(np.where(spread > 0, np.maximum(spread, NARROWEST), 1.0)))

@@ -171,7 +171,9 @@ def run(
     method: Annotated[str, typer.Option(help="A name that `tightrope methods` lists.")] = "lifted-nuts",
     solver: Annotated[str | None, typer.Option(help="newton, symmetric, broyden, auto or fixed-point.")] = None,
     force: Annotated[str | None, typer.Option(help="exact, differences, cheap, surrogate or auto.")] = None,
-    metric: Annotated[str | None, typer.Option(help="identity, diagonal, dense, fisher, lifted or softabs.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="identity, diagonal, dense, auto, fisher, lifted, softabs.")
+    ] = None,
     target_accept: Annotated[float | None, typer.Option(help="Acceptance that warm-up aims at.")] = None,
     step_size: Annotated[float | None, typer.Option(help="A step size to keep, instead of adapting one.")] = None,
     init: Annotated[str, typer.Option(help="auto, prior or truth.")] = "auto",

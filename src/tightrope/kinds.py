@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tightrope import transitions as trajectories
-from tightrope.adaptation import fit_log_volume, shrunk_covariance, windows
+from tightrope.adaptation import fit_log_volume, shrunk_covariance, spreads, windows
 from tightrope.checks import in_range, one_of
 from tightrope.frames import FRAMES, choose_frame
 from tightrope.geometry import GEOMETRIES
@@ -56,7 +56,7 @@ class LiftedTuning(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of warm-up to tune by: the draws of all chains one after the other."""
+    """A part of warm-up to tune by: the draws of chains, from which any goes on, one after the other."""
 
     u: np.ndarray
     log_volume: np.ndarray
@@ -97,8 +97,8 @@ class Method(ABC):
         """The lengths in which the integrator counts positions."""
         return 1.0
 
-    def like(self, tuning: Any, num_arrays: int) -> Any:
-        """A tuning of so many arrays, such as this one may become."""
+    def saved_like(self, tuning: Any, num_arrays: int) -> Any:
+        """What the first tuning may have become, if a checkpoint has so many arrays of it."""
         return tuning
 
     @property
@@ -137,8 +137,7 @@ FAR = 64
 MAX_SURROGATE_ERROR = 1.0
 
 # Steps below this, where lengths of about one should allow far longer ones: the posterior is much narrower than the
-# prior and bends on its own scale. Its spread is then the better unit: on Boehm et al. (2014), whose priors span ten
-# decades, steps grow from 0.01 to 0.5. Elsewhere lengths of one are: benchmarks/README.md.
+# prior and bends on its own scale. Its spread is then the better unit, and elsewhere mostly not: benchmarks/README.md.
 SHORT_STEP = 0.05
 MIN_DRAWS = 20  # of all chains, to tell lengths by
 
@@ -221,8 +220,11 @@ class Lifting(Method):
     def lengths(self, tuning: LiftedTuning) -> Array | float:
         return 1.0 if tuning.lengths is None else tuning.lengths
 
-    def like(self, tuning: LiftedTuning, num_arrays: int) -> LiftedTuning:
-        return tuning if len(jax.tree.leaves(tuning)) == num_arrays else tuning._replace(force=None)
+    def saved_like(self, tuning: LiftedTuning, num_arrays: int) -> LiftedTuning:
+        for known in (tuning, tuning._replace(force=None)):
+            if len(jax.tree.leaves(known)) == num_arrays:
+                return known
+        raise InputError("this run was begun by an older Tightrope, which knew no lengths: begin it anew.")
 
     def windows(self, model: ResidualMap, num_warmup: int) -> list[tuple[int, int]]:
         quarter = num_warmup // 4
@@ -241,9 +243,9 @@ class Lifting(Method):
         is_time = lengths is not None and not (awaits_fit and window.is_last)
         is_needed = self.metric == "diagonal" or window.step_size < SHORT_STEP
         if is_time and is_needed and len(window.u) >= MIN_DRAWS:
-            lengths = jnp.sqrt(shrunk_covariance(window.u, is_dense=False))
-            return Retuned(tuning._replace(lengths=lengths), is_new_scale=True)
-        fitted = fit_log_volume(window.u / self.lengths(tuning), window.log_volume) if awaits_fit else None
+            return Retuned(tuning._replace(lengths=jnp.asarray(spreads(window.u))), is_new_scale=True)
+        u = window.u / np.asarray(self.lengths(tuning))
+        fitted = fit_log_volume(u, window.log_volume) if awaits_fit else None
         if fitted is None:
             return Retuned(tuning)
         if self.force == "auto" and window.is_last and fitted.error > MAX_SURROGATE_ERROR:

@@ -295,7 +295,7 @@ class Run:
             setattr(self, name, facts[name])
         self.step_sizes = saved["step_sizes"]
         num_arrays = sum(name.startswith("tuning/") for name in saved)
-        self.tuning = unflattened("tuning", saved, self.method.like(self.tuning, num_arrays))
+        self.tuning = unflattened("tuning", saved, self.method.saved_like(self.tuning, num_arrays))
         self.prepare()
         self.place(saved["u"])
         for place, group in enumerate(self.groups):
