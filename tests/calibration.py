@@ -76,13 +76,14 @@ def simulated(model, key):
 def sampled(model, y, u, keys, num_warmup, num_draws, max_depth=MAX_DEPTH):
     """Draws of u given each of many data sets, shape (data set, draw, d), by the compiled part of the sampler."""
     kernel, stop = Kernel(model, tr.LiftedNUTS(force="exact", max_depth=max_depth), num_warmup), num_warmup + num_draws
+    tuning = kernel.method.initial_tuning(model.condition())
     kernel.capacity = (
         stop * 2**max_depth
     )  # steps, enough for all draws in one call; XLA makes its loop quick below 2 MB
 
     def given(y, u, key):
-        chains = kernel._begin(y, None, stream(key)[None], u[None], jnp.array(0), jnp.full(1, 0.3))
-        return kernel._advance(y, None, chains, jnp.array(stop), jnp.array(kernel.capacity))[1][0, num_warmup:stop]
+        chains = kernel._begin(y, tuning, stream(key)[None], u[None], jnp.array(0), jnp.full(1, 0.3))
+        return kernel._advance(y, tuning, chains, jnp.array(stop), jnp.array(kernel.capacity))[1][0, num_warmup:stop]
 
     # One after the other: none waits for the longest trees of another.
     return Draw.unpack(np.asarray(jax.jit(lambda *sets: lax.map(lambda one: given(*one), sets))(y, u, keys))).u
