@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tightrope.adaptation import DualAveraging, fit_log_volume, shrunk_covariance, spreads, windows
+from tightrope.adaptation import DualAveraging, fit_log_volume, has_mass, shrunk_covariance, spreads, windows
 from tightrope.systems import Metric
 
 # Dual averaging
@@ -233,3 +233,16 @@ def test_spreads_are_units_that_round_nothing():
     u = np.random.default_rng(0).normal(size=(500, 4)) * [0.3, 5.0, 1e-9, 0.0]
     np.testing.assert_array_equal(spreads(u), [0.25, 4.0, 2.0**-10, 1.0])
     np.testing.assert_array_equal(u / spreads(u) * spreads(u), u)
+
+
+def test_mass_of_a_mode_is_its_height_and_its_width():
+    rng = np.random.default_rng(3)
+    z = rng.normal(size=(4, 200, 2))
+    height, width = np.array([0.0, 9.0, 9.0, 0.0]), np.array([[1.0, 1.0], [1.0, 1e-4], [1.0, 1e-9], [1e-2, 1e-2]])
+    log_density = height[:, None] - (z**2).sum(-1) / 2
+    # A high peak is worth as much as a broad hill, a needle nothing; nor is what is as high as the hill and narrow.
+    np.testing.assert_array_equal(has_mass(z * width[:, None], log_density), [True, True, False, False])
+    assert has_mass(z[:, :9] * width[:, None], log_density[:, :9]).all()  # nine draws do not tell
+    z[3] = 0.0  # a chain that stands still
+    np.testing.assert_array_equal(has_mass(z, np.zeros((4, 200))), [True, True, True, False])
+    assert has_mass(np.zeros_like(z), log_density).all()  # and where all do, none is better

@@ -141,7 +141,7 @@ def test_shared_step_size(model):
 
 
 def test_time_limit_returns_what_there_is(model):
-    trace = tr.sample(model, draws=10**7, warmup=50, chains=2, max_time=2.0, **QUIET)
+    trace = tr.sample(model, draws=10**7, warmup=50, chains=2, max_time=10.0, **QUIET)
     assert 0 < trace.posterior.sizes["draw"] < 10**7
     assert np.isfinite(trace.posterior["a"]).all()
 
@@ -149,10 +149,19 @@ def test_time_limit_returns_what_there_is(model):
 def test_time_that_ends_in_warmup_is_explained(model):
     with pytest.raises(RuntimeError, match="warm-up iterations, so there are no draws: raise max_time"):
         tr.sample(model, warmup=10**7, chains=2, max_time=0.5, **QUIET)
-    trace = tr.sample(model, warmup=10**7, chains=2, max_time=0.5, save_warmup=True, **QUIET)
+    trace = tr.sample(model, warmup=10**7, chains=2, max_time=10.0, save_warmup=True, **QUIET)
     with pytest.raises(tr.InputError, match="no draws to sum up"):
         tr.summary(trace)
     assert set(trace.children) >= {"warmup_posterior", "warmup_sample_stats"} and "posterior" not in trace.children
+
+
+def test_time_that_ends_before_the_first_iteration_is_explained(model, tmp_path):
+    for save_warmup in (False, True):
+        with pytest.raises(RuntimeError, match="after 0 of 20 warm-up iterations, so there are no draws"):
+            tr.sample(model, warmup=20, chains=2, max_time=1e-9, save_warmup=save_warmup, **QUIET)
+    with pytest.raises(RuntimeError, match="has no draws yet"):
+        tr.sample(model, draws=20, warmup=20, chains=2, max_time=1e-9, store=tmp_path / "run", **QUIET)
+    assert tr.resume(tmp_path / "run", model, progress=False).posterior.sizes["draw"] == 20
 
 
 def test_interrupt_returns_what_there_is_at_once(model, monkeypatch):
@@ -249,6 +258,18 @@ def test_warnings_come_with_advice(model):
 def test_a_chain_that_never_moves_is_reported(model):
     with pytest.warns(tr.SamplingWarning, match="never moved"):
         tr.sample(model, draws=20, warmup=0, chains=2, method=tr.LiftedNUTS(step_size=1e6), **QUIET)
+
+
+@pytest.mark.parametrize("method", [tr.LiftedNUTS(), tr.NUTS()])
+@pytest.mark.parametrize("may_move", [True, False])
+def test_a_chain_in_a_mode_without_mass_is_moved_unless_its_start_was_given(method, may_move):
+    """There are modes at -2 and 4; the prior makes the second e^6 times as small as the first."""
+    model = tr.Model({"x": dist.Normal()}, lambda p: (p["x"] - 1) ** 2, observed=np.array(9.0), noise_scale=1e-3)
+    run = sampling.Run(model, method, 200, 20, chains=3, cores=1, key=jr.key(1), may_move=may_move)
+    with Progress(False) as quiet:
+        run.begin(Start(np.array([[4.0], [-2.0], [4.0]]), is_rough=False))
+        run.warm_up(quiet)
+    np.testing.assert_allclose(run.places()[:, 0], [-2, -2, -2] if may_move else [4, -2, 4], atol=0.01)
 
 
 @pytest.mark.parametrize(("allowed", "is_exact"), [(-1.0, True), (1e9, False)])

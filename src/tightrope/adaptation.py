@@ -128,6 +128,23 @@ def shrunk_covariance(u: np.ndarray, is_dense: bool) -> np.ndarray:
     return share * u.var(axis=0, ddof=1) + 1e-3 * (1 - share)
 
 
+DRAWS_PER_COORDINATE = 5  # of a chain, to tell the volume of a mode
+
+
+def has_mass(u: np.ndarray, log_density: np.ndarray) -> np.ndarray:
+    """Which chains, by draws of shape (chain, draw), are not in a mode that has next to none of the posterior's mass.
+
+    It is told as if modes were normal: by the mean log density and the volume that the draws fill. A chain that mixes
+    slowly fills too little, hence the margin for each coordinate.
+    """
+    num_chains, num_draws, d = u.shape
+    if num_draws < DRAWS_PER_COORDINATE * d:
+        return np.ones(num_chains, bool)
+    log_volume = [0.5 * np.linalg.slogdet(np.cov(draws, rowvar=False).reshape(d, d)).logabsdet for draws in u]
+    log_mass = log_density.mean(1) + log_volume
+    return log_mass >= log_mass.max() - 5 - d / 2
+
+
 NARROWEST = 1e-3  # spread to be told: a coordinate in far smaller units would be all rounding error
 
 

@@ -28,6 +28,7 @@ from tightrope.sampling import check_count, check_time, sample
 from tightrope.types import InputError
 
 FINISHED, UNFINISHED, FAILED, MISSING = "finished", "unfinished", "failed", "missing"  # what became of a cell
+SHORTEST = 1e-9  # seconds: no time at all
 COUNTS = {"chains": 1, "warmup": 0, "draws": 1, "seed": 0, "cores": 1}  # and their least values
 
 
@@ -44,7 +45,7 @@ class Cell:
     draws: int = 1000
     seed: int = 0
     cores: int = 1  # that its chains share; a result depends on it in its last bits
-    max_time: float | None = None  # seconds, from when all is compiled
+    max_time: float | None = None  # seconds of all, loading the model and compilation included
     labels: Mapping[str, Any] = field(default_factory=dict)  # further columns of the table; no part of what is run
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ def run_cell(cell: Cell, draws: Path | None = None) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            facts |= outcome(cell, draws)
+            facts |= outcome(cell, draws, began)
     except NoDraws as error:
         facts |= {"status": UNFINISHED, "error": str(error)}
     except Exception as error:
@@ -114,9 +115,10 @@ def run_cell(cell: Cell, draws: Path | None = None) -> dict[str, Any]:
     return facts | {"run_time": time.time() - began}
 
 
-def outcome(cell: Cell, draws: Path | None) -> dict[str, Any]:
+def outcome(cell: Cell, draws: Path | None, began: float) -> dict[str, Any]:
     """The figures and estimates of a run that gave any."""
     model = zoo.load(cell.model, **cell.options) if isinstance(cell.model, str) else cell.model
+    left = None if cell.max_time is None else max(cell.max_time - (time.time() - began), SHORTEST)
     trace = sample(
         model,
         cell.draws,
@@ -125,7 +127,7 @@ def outcome(cell: Cell, draws: Path | None) -> dict[str, Any]:
         cell.seed,
         method=cell.method,
         init=cell.init,
-        max_time=cell.max_time,
+        max_time=left,
         cores=cell.cores,
         progress=False,
     )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from tightrope.adaptation import FIRST_STEP_SIZE
+from tightrope.adaptation import FIRST_STEP_SIZE, has_mass
 from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method, Window
@@ -325,10 +325,12 @@ class Run:
         )
 
     def donors(self, progress: Progress) -> np.ndarray:
-        """For each chain the one to go on from: itself, unless it was left behind in a mode that is far worse."""
+        """For each chain the one to go on from: itself, unless it was left behind in a mode of next to no mass."""
         chains = np.arange(self.num_chains)
-        last = Draw.unpack(np.stack([rows[-1] for rows in self.draws()]))
-        is_good = as_good_as_the_best(self.model, last.info.lp - last.log_volume)
+        latest = slice((self.stage_start + self.stage_stop) // 2, self.stage_stop)
+        draws = Draw.unpack(np.stack([rows[latest] for rows in self.draws()]))
+        is_good = as_good_as_the_best(self.model, draws.info.lp[:, -1] - draws.log_volume[:, -1])
+        is_good &= has_mass(draws.u, np.asarray(draws.info.lp))
         if is_good.all() or not self.may_move:
             return chains
         left = chains[~is_good]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -61,8 +62,8 @@ def sample(
 ) -> xr.DataTree:
     """Draw from the posterior of a model; the result has the groups of ArviZ.
 
-    `max_time` is in seconds, from when all is compiled; what there is by then is returned, as it is after Ctrl-C, which
-    ends a run at once, without a look for what to warn of.
+    `max_time` is in seconds, and counts compilation, which it does not cut short; what there is by then is returned,
+    as it is after Ctrl-C, which ends a run at once, without a look for what to warn of.
     With `store`, a new folder, draws are saved there as they come, and `resume` goes on after any death.
     """
     if not isinstance(model, Model):
@@ -183,11 +184,12 @@ def execute(
     progress: bool | None,
 ) -> xr.DataTree:
     """Run to the end, from the beginning or from the last checkpoint."""
+    deadline = time.monotonic() + (math.inf if max_time is None else max_time)
     with Progress(progress) as display:
         display.say(f"Finding starting points and compiling {method.name} for {model.name} ...")
         run, rival = begun(model, method, options, init, store)
         display.say(f"Compiled in {run.compile_time:.1f} s.")
-        with stopping(run.stopped, max_time, display) as pressed:
+        with stopping(run.stopped, deadline, display) as pressed:
             if rival is not None:
                 run = decided(run, rival, display)
             run.warm_up(display)
@@ -229,7 +231,7 @@ def begun(model: Model, method: Method, options: Options, init: Any, store: Stor
 
 
 @contextlib.contextmanager
-def stopping(stopped: threading.Event, max_time: float | None, display: Progress) -> Iterator[threading.Event]:
+def stopping(stopped: threading.Event, deadline: float, display: Progress) -> Iterator[threading.Event]:
     """Ctrl-C, or the end of the time allowed, stops a run after its current steps; a second Ctrl-C aborts it."""
     pressed = threading.Event()
 
@@ -242,7 +244,8 @@ def stopping(stopped: threading.Event, max_time: float | None, display: Progress
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else None
-    timer = None if max_time is None else threading.Timer(max_time, stopped.set)
+    left = deadline - time.monotonic()
+    timer = None if math.isinf(left) else threading.Timer(max(0.0, left), stopped.set)
     try:
         if callable(before):  # else it is ignored, as in the background of a shell, or not for us to set
             signal.signal(signal.SIGINT, press)

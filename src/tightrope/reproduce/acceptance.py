@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -62,13 +64,18 @@ def shrinking(slopes: Mapping[str, float]) -> Claim:
 
 def heat_maps(compared: Mapping[str, Method], request: Request) -> dict[str, float]:
     """Run the grids into a file, then draw and tell what the file holds; how each method's largest step goes."""
-    num_draws, found = min(request.length.draws, 1000), {}
+    num_draws = min(request.length.draws, 1000)
     toy = lambda sigma: zoo.load("toy", sigma=sigma)
-    for name, method in compared.items():
+
+    def grid_of(name: str) -> xr.DataArray:
         started = time.perf_counter()
-        found[name] = acceptance_grid(method, toy, GRID, GRID, points_on_the_loop(4), num_draws, SEED)
+        grid = acceptance_grid(compared[name], toy, GRID, GRID, points_on_the_loop(4), num_draws, SEED)
         request.say(f"{name}: {time.perf_counter() - started:.0f} s")
-    grids = xr.concat(found.values(), xr.Variable("method", list(found))).to_dataset(name="acceptance")
+        return grid
+
+    with ThreadPoolExecutor(request.workers or os.cpu_count()) as pool:
+        found = list(pool.map(grid_of, compared))
+    grids = xr.concat(found, xr.Variable("method", list(compared))).to_dataset(name="acceptance")
     grids.assign_attrs(command=request.command, seed=SEED, draws=num_draws).to_netcdf(
         request.file(".nc"), engine="h5netcdf"
     )

@@ -17,12 +17,12 @@ class Length(NamedTuple):
     warmup: int
     draws: int
     num_sets: int  # of chains, from the seeds 1, 2, ...
-    max_time: float  # seconds of a run
+    max_time: float  # seconds of a run, with all that goes before it
     num_sigmas: int | None = None  # noise scales, spread over all; None is all of them
     inits: tuple[str, ...] = ("auto",)  # ways to start
 
 
-QUICK = Length("--quick", 4, 300, 300, 1, 60.0, 3)
+QUICK = Length("--quick", 4, 200, 300, 1, 60.0, 3)
 DEFAULT = Length("", 4, 500, 1000, 1, 600.0)
 PAPER = Length("--paper", 4, 1000, 2500, 3, 3600.0, None, ("auto", "prior"))
 
