@@ -82,8 +82,8 @@ def racer(rate, speed, iteration, has_failed=False):
 @pytest.mark.parametrize(
     ("lifted", "dense", "winner"),
     [
-        (racer(0, 10, 20), racer(31, 60, 200), "dense"),  # more than three times what the other could make
-        (racer(0, 10, 20), racer(29, 60, 200), None),
+        (racer(0, 10, 20), racer(101, 160, 200), "dense"),  # more than ten times what the other could make
+        (racer(0, 10, 20), racer(99, 160, 200), None),
         (racer(5, 10, 200), racer(0, 60, 120), None),  # nothing is known of NUTS
         (racer(5, 10, 200), racer(4, 60, 160), "lifted"),
         (racer(5, 50, 300), racer(14, 60, 400), "lifted"),
@@ -91,7 +91,11 @@ def racer(rate, speed, iteration, has_failed=False):
         (racer(5, 50, 300), racer(0, 2, 100), None),  # NUTS might become ten times as fast
         (racer(5, 50, 300), racer(0, 1, 100), "lifted"),  # and even that would not do
         (racer(0, 50, 300), racer(0, 60, 100), None),  # stands still: NUTS gets its chance
-        (racer(0, 50, 90), racer(20, 60, 600), "lifted"),  # no later than this
+        (racer(8, 50, 200), racer(20, 60, 599), None),
+        (racer(8, 50, 200), racer(20, 60, 600), "lifted"),  # no later than this, if it is known what it makes
+        (racer(0, 50, 90), racer(20, 60, 600), None),
+        (racer(0, 50, 90), racer(20, 60, 1000), "dense"),  # nor later than this in any case
+        (racer(0, 50, 1000), racer(0, 60, 200), "lifted"),
         (racer(0, 0, 1000, has_failed=True), racer(0, 1, 10), "dense"),
         (racer(0, 1, 10), racer(0, 0, 1000, has_failed=True), "lifted"),
     ],
@@ -115,6 +119,22 @@ def test_speed_is_that_of_the_last_draws_and_waits_for_a_metric():
     assert racer.speed() == pytest.approx(109 / 64) and not racer.has_learnt
     racer.marks += [Mark(155, 105.0)]
     assert racer.speed() == pytest.approx(11.0) and racer.has_learnt
+
+
+def travelling(iteration, stop):
+    """A coordinate that makes its way until some iteration, and independent draws of it from there."""
+    rng, places = np.random.default_rng(0), np.arange(iteration)
+    return np.where(places < stop, 100.0 * (stop - places), rng.normal(size=(4, iteration)))[..., None]
+
+
+@pytest.mark.parametrize(("stop", "is_known"), [(30, True), (90, True), (200, False)])
+def test_draws_on_the_way_tell_no_rate(stop, is_known):
+    u = travelling(200, stop)
+    run = SimpleNamespace(num_warmup=400, model=SimpleNamespace(d=1))
+    run.seen = lambda window: SimpleNamespace(u=u[:, window], info=SimpleNamespace(lp=u[:, window, 0]))
+    racer = Racer(run)
+    racer.marks += [Mark(50, 5.0), Mark(100, 10.0), Mark(150, 15.0), Mark(200, 20.0)]
+    assert racer.rate() == (pytest.approx(10.0, rel=0.5) if is_known else 0.0)
 
 
 def test_a_race_that_is_stopped_has_no_winner():

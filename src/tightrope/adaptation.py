@@ -142,7 +142,7 @@ def has_mass(u: np.ndarray, log_density: np.ndarray) -> np.ndarray:
         return np.ones(num_chains, bool)
     log_volume = [0.5 * np.linalg.slogdet(np.cov(draws, rowvar=False).reshape(d, d)).logabsdet for draws in u]
     log_mass = log_density.mean(1) + log_volume
-    return log_mass >= log_mass.max() - 5 - d / 2
+    return log_mass >= log_mass.max() - 5 - d / 4
 
 
 NARROWEST = 1e-3  # spread to be told: a coordinate in far smaller units would be all rounding error

@@ -16,10 +16,11 @@ from tightrope.runs import Run
 from tightrope.types import SamplingError
 
 LEAD = 3  # of dense NUTS: a short stretch flatters a sampler that mixes slowly, on sodium seven times
-GAIN = 10  # in speed, by what dense NUTS learns first: on an imitation of Boehm et al. (2014) it was fifteen
-LATEST = 0.3  # of the iterations of dense NUTS, to decide in any case
+GAIN = 10  # in speed, by what is learnt first: for dense NUTS on an imitation of Boehm et al. (2014) it was fifteen
+LATEST = 0.3  # of the iterations of dense NUTS, to decide if the lifted sampler's speed is known
 FIRST_TURN, TURN = 0.03, 0.1  # seconds of the first turn, and of each as a share of those before
 MIN_DRAWS = 50  # of each chain, to tell an effective sample size
+MIN_EFFECTIVE = 5  # of each chain, to trust it: chains that still travel, or are apart, have one or two
 MAX_COORDINATES = 1000  # of a dense metric
 MAX_JUDGED = 100  # coordinates whose effective sample size is looked at
 
@@ -74,9 +75,13 @@ class Racer:
 
     @property
     def stretch(self) -> tuple[Mark, Mark]:
-        """Whose draws are judged: all but the very beginning."""
-        begin = [mark for mark in self.marks if mark.iteration >= self.run.num_warmup // 10]
-        return begin[0] if len(begin) > 1 else self.marks[0], self.marks[-1]
+        """Whose draws are judged: the later half, or all but the very beginning if that is too short."""
+        last = self.marks[-1]
+        for first in (last.iteration // 2, self.run.num_warmup // 10):
+            begin = next((mark for mark in self.marks if mark.iteration >= first), last)
+            if last.iteration - begin.iteration >= MIN_DRAWS:
+                return begin, last
+        return self.marks[0], last
 
     @property
     def has_rate(self) -> bool:
@@ -91,11 +96,13 @@ class Racer:
         return (last.iteration - first.iteration) / (last.seconds - first.seconds) if has_run else 0.0
 
     def rate(self) -> float:
-        """Effective draws of a chain per second; none if there are too few draws to tell."""
+        """Effective draws of a chain per second; none if there are too few to tell."""
         first, last = self.stretch
         if not self.has_rate or self.has_failed:
             return 0.0
-        return self.speed() * efficiency(self.run, slice(first.iteration, last.iteration))
+        per_draw = efficiency(self.run, slice(first.iteration, last.iteration))
+        is_trusted = per_draw * (last.iteration - first.iteration) >= MIN_EFFECTIVE
+        return self.speed() * per_draw if is_trusted else 0.0
 
     def told(self) -> str:
         """Its effective draws per second, in words."""
@@ -158,14 +165,18 @@ def leader(lifted: Racer, dense: Racer) -> Racer | None:
     if lifted.has_failed or dense.has_failed:
         return lifted if dense.has_failed else dense
     rate, rival_rate = lifted.rate(), dense.rate()
-    # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws.
-    if rival_rate > LEAD * (rate if lifted.is_settled else lifted.speed()):
+    # Until it is settled all that is known of the lifted sampler is that it makes no more than independent draws, and
+    # those may come faster when its steps have grown.
+    if rival_rate > (LEAD * rate if lifted.is_settled else GAIN * lifted.speed()):
         return dense
     might_win = not dense.has_learnt and GAIN * dense.speed() > LEAD * rate
     # Dense NUTS that is slower by now would have to gain more than threefold by what it still learns.
     has_shown = (dense.has_learnt and rate > rival_rate) or (lifted.is_settled and rate > 0 and not might_win)
     total = dense.run.num_warmup + dense.run.num_draws
-    return lifted if has_shown or dense.is_past(LATEST * total) else None
+    if has_shown or (rate > 0 and dense.is_past(LATEST * total)):
+        return lifted
+    is_over = any(racer.is_past(racer.run.num_warmup) for racer in (lifted, dense))
+    return (lifted if rate >= rival_rate else dense) if is_over else None
 
 
 def efficiency(run: Run, window: slice) -> float:
