@@ -21,6 +21,7 @@ from tightrope.frames import Tall, Wide
 from tightrope.initialise import Start
 from tightrope.progress import Progress
 from tightrope.systems import Approximate, Differences, Lifted
+from tightrope.types import Info
 
 QUIET = dict(progress=False)
 
@@ -270,6 +271,18 @@ def test_a_chain_in_a_mode_without_mass_is_moved_unless_its_start_was_given(meth
         run.begin(Start(np.array([[4.0], [-2.0], [4.0]]), is_rough=False))
         run.warm_up(quiet)
     np.testing.assert_allclose(run.places()[:, 0], [-2, -2, -2] if may_move else [4, -2, 4], atol=0.01)
+
+
+def test_there_is_always_a_chain_to_go_on_from():
+    """One is on a hill too low to be of the other's mode, which is a needle and has no mass."""
+    z = np.random.default_rng(0).normal(size=(2, 100))
+    info = lambda lp: Info(**{name: np.zeros_like(lp) for name in Info._fields} | {"lp": lp})
+    lp = np.array([[0.0], [40.0]]) - z**2 / 2
+    rows = np.concatenate([(z * [[1.0], [1e-30]])[..., None], 0 * z[..., None], np.stack(info(lp), -1)], axis=-1)
+    model = SimpleNamespace(d=1, m=1)
+    run = SimpleNamespace(num_chains=2, stage_start=0, stage_stop=100, may_move=True, model=model, draws=lambda: rows)
+    with Progress(False) as quiet:
+        np.testing.assert_array_equal(sampling.Run.donors(run, quiet), [1, 1])
 
 
 @pytest.mark.parametrize(("allowed", "is_exact"), [(-1.0, True), (1e9, False)])

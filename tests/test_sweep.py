@@ -17,6 +17,7 @@ import swept
 import xarray as xr
 
 import tightrope as tr
+from tightrope import cells
 from tightrope.cells import described, name_of, run_cell
 from tightrope.engines import packed, run_apart
 from tightrope.store import Store
@@ -160,6 +161,15 @@ def test_a_cell_out_of_time_is_unfinished():
     cell = tr.Cell(model="toy", chains=1, warmup=10**6, max_time=0.1, method="rwm", init="truth")
     record = run_cell(cell)
     assert record["status"] == "unfinished" and "warm-up iterations" in record["error"]
+
+
+def test_a_cell_is_allowed_what_loading_its_model_leaves(monkeypatch):
+    allowed, load = [], cells.zoo.load
+    monkeypatch.setattr(cells.zoo, "load", lambda name: (time.sleep(0.3), load(name))[1])
+    monkeypatch.setattr(cells, "sample", lambda *_, max_time, **__: allowed.append(max_time))
+    for max_time in (0.1, 100.0, None):
+        run_cell(tr.Cell(model="toy", max_time=max_time))
+    assert 0 < allowed[0] < 1e-3 and 90 < allowed[1] <= 99.7 and allowed[2] is None
 
 
 def test_one_sweep_at_a_time(tmp_path):

@@ -330,7 +330,7 @@ class Run:
         latest = slice((self.stage_start + self.stage_stop) // 2, self.stage_stop)
         draws = Draw.unpack(np.stack([rows[latest] for rows in self.draws()]))
         is_good = as_good_as_the_best(self.model, draws.info.lp[:, -1] - draws.log_volume[:, -1])
-        is_good &= has_mass(draws.u, np.asarray(draws.info.lp))
+        is_good[is_good] = has_mass(draws.u[is_good], np.asarray(draws.info.lp)[is_good])  # one of them has
         if is_good.all() or not self.may_move:
             return chains
         left = chains[~is_good]
