@@ -41,15 +41,19 @@ class Parameters:
         self.names = list(self.priors)
         self.sizes: dict[str, int] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
+        # Made here and not where they are traced: what a map can know beforehand is no part of any program then, and
+        # leaves of a distribution have another order in every process, so that programs would be compiled anew.
+        self.maps: dict[str, PriorMap] = {}  # of priors that stand alone
+        for name, prior in self.priors.items():
+            if not is_conditional(prior):
+                self.maps[name] = self.map_of(name, {})
+        self.groups = [(names, stacked([self.maps[name] for name in names])) for names in alike(self.priors)]
         values: dict[str, Any] = {}
         for name in self.names:
             shape = jax.eval_shape(lambda earlier, name=name: self.measure(name, earlier), values)
             values[name] = shape
             self.shapes[name] = shape.shape
         self.d = sum(self.sizes.values())
-        # Stacked here and not where they are traced: leaves of a distribution have another order in every process,
-        # and a program that differs is compiled anew.
-        self.groups = [(names, stacked([self.priors[name] for name in names])) for names in alike(self.priors)]
         if self.d == 0:
             raise InputError("priors define no free parameter.")
 
@@ -61,9 +65,11 @@ class Parameters:
 
     def map_of(self, name: str, earlier: Mapping[str, Array]) -> PriorMap:
         """The map of one parameter, given those before it."""
+        if name in self.maps:
+            return self.maps[name]
         prior = self.priors[name]
         try:
-            if not isinstance(prior, dist.Distribution) and callable(prior):
+            if is_conditional(prior):
                 prior = prior(Earlier(earlier, name, self.names))
             return prior_map(prior)
         except InputError as error:
@@ -92,20 +98,19 @@ class Parameters:
         values: dict[str, Array] = {}
         energy = jnp.zeros(())
 
-        def at(prior: dist.Distribution, part: Array) -> tuple[Array, Array]:
-            transform = prior_map(prior)
+        def at(transform: PriorMap, part: Array) -> tuple[Array, Array]:
             return transform.value(part), transform.energy(part)
 
         # A map traced once for all parameters of a kind takes a fraction of the time to compile and to run.
-        for names, priors in self.groups:
-            found, energies = jax.vmap(at)(priors, jnp.stack([parts[name] for name in names]))
+        for names, maps in self.groups:
+            found, energies = jax.vmap(at)(maps, jnp.stack([parts[name] for name in names]))
             values |= zip(names, found, strict=True)
             energy = energy + energies.sum()
         for place, (name, part) in enumerate(parts.items()):
             if name not in values:
                 transform = self.map_of(name, {key: values[key] for key in self.names[:place]})
-                values[name] = transform.value(part)
-                energy = energy + transform.energy(part)
+                values[name], prior_energy = at(transform, part)
+                energy = energy + prior_energy
         return {name: values[name] for name in self.names}, energy
 
     def coordinates(self, values: Mapping[str, Any]) -> Array:
@@ -133,9 +138,14 @@ class Parameters:
         return jnp.concatenate(parts)
 
 
-def stacked(priors: list[dist.Distribution]) -> dist.Distribution:
-    """Priors that differ in their numbers alone, as one."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *priors)
+def is_conditional(prior: Prior) -> bool:
+    """Whether it is a function of earlier parameters."""
+    return not isinstance(prior, dist.Distribution) and callable(prior)
+
+
+def stacked(maps: list[PriorMap]) -> PriorMap:
+    """Maps that differ in their numbers alone, as one."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *maps)
 
 
 def alike(priors: Mapping[str, Prior]) -> list[list[str]]:

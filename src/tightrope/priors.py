@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ from tightrope.tails import (
 )
 from tightrope.types import Array, InputError, select
 
+Pair: TypeAlias = tuple[Callable[[Array], Array], Callable[[Array], Array]]  # from a standard normal z, and back
+
 FAR = 37.0  # scales; a truncation that far out changes no double
 
 TRUNCATED = (
@@ -53,8 +55,13 @@ POINT_MASSES = tuple(
 )
 
 
+def static() -> Any:
+    """A field of a pytree that is no part of its arrays."""
+    return field(metadata={"static": True})
+
+
 class PriorMap(Protocol):
-    """A parameter as a function of its coordinates u."""
+    """A parameter as a function of its coordinates u; a pytree, so that maps of a kind can be stacked."""
 
     @property
     def size(self) -> int:
@@ -75,13 +82,23 @@ class PriorMap(Protocol):
         """Coordinates of a draw from the prior."""
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class NormalMap:
     """Coordinates that are standard normal; the map does the rest."""
 
-    shape: tuple[int, ...]
-    forward: Callable[[Array], Array]  # from normal draws to the value, both of this shape
-    backward: Callable[[Array], Array]
+    shape: tuple[int, ...] = static()
+    family: Callable[[Any], Pair] = static()
+    law: Any  # what the family needs to know
+
+    @property
+    def forward(self) -> Callable[[Array], Array]:
+        """From normal draws to the value, both of the map's shape."""
+        return self.family(self.law)[0]
+
+    @property
+    def backward(self) -> Callable[[Array], Array]:
+        return self.family(self.law)[1]
 
     @property
     def size(self) -> int:
@@ -100,13 +117,14 @@ class NormalMap:
         return self.backward(jnp.broadcast_to(jnp.asarray(value, float), self.shape)).reshape(self.size)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PushedMap:
     """Another map followed by a transform; the coordinates keep their law."""
 
     base: PriorMap
     transform: transforms.Transform
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = static()
 
     @property
     def size(self) -> int:
@@ -125,14 +143,15 @@ class PushedMap:
         return self.base.inverse(self.transform.inv(jnp.broadcast_to(jnp.asarray(value, float), self.shape)))
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class BijectedMap:
     """Coordinates that a bijection takes to the support, whatever their law."""
 
     distribution: dist.Distribution
     bijection: transforms.Transform
-    batch_shape: tuple[int, ...]
-    shape: tuple[int, ...]
+    batch_shape: tuple[int, ...] = static()
+    shape: tuple[int, ...] = static()
 
     @property
     def size(self) -> int:
@@ -183,8 +202,8 @@ def _build(distribution: dist.Distribution, batch_shape: tuple[int, ...]) -> Pri
         base_shape = transform.inverse_shape(shape)
         base_batch_shape = base_shape[: len(base_shape) - distribution.base_dist.event_dim]
         return PushedMap(_build(distribution.base_dist, base_batch_shape), transform, shape)
-    if (family := _family(distribution)) is not None:
-        return NormalMap(shape, *family(distribution))
+    if (known := _family(distribution)) is not None:
+        return NormalMap(shape, *known)
     return _bijected(distribution, batch_shape)
 
 
@@ -319,34 +338,39 @@ def _random_walk(p: dist.GaussianRandomWalk):
     return lambda z: scale * jnp.cumsum(z, -1), lambda x: jnp.diff(x, axis=-1, prepend=0.0) / scale
 
 
-def _half_normal(p: dist.HalfNormal):
-    return _between(0.0, p.scale, 0.0, jnp.inf)
+class Bounds(NamedTuple):
+    """A normal distribution between two bounds."""
+
+    loc: Array
+    scale: Array
+    low: Array
+    high: Array
+    interval: Interval  # between them, in scales around the centre: two thirds of a map's arithmetic, done once
+
+    @classmethod
+    def of(cls, loc: Any, scale: Any, low: Any, high: Any) -> Bounds:
+        # Bounds too far out to matter come close enough for arithmetic, infinite ones among them.
+        low, high = (
+            jnp.maximum(low, jnp.minimum(high, loc) - FAR * scale),
+            jnp.minimum(high, jnp.maximum(low, loc) + FAR * scale),
+        )
+        interval = Interval.of((low - loc) / scale, (high - loc) / scale, (high - low) / scale)
+        return cls(*map(jnp.asarray, (loc, scale, low, high)), interval)
 
 
-def _truncated(p: Any):
-    low, high = getattr(p, "low", -jnp.inf), getattr(p, "high", jnp.inf)
-    return _between(p.base_dist.loc, p.base_dist.scale, low, high)
-
-
-def _between(loc, scale, low, high):
-    """The normal distribution truncated to an interval, measured from the end on the side of z."""
-    # Bounds too far out to matter come close enough for arithmetic, infinite ones among them.
-    low, high = (
-        jnp.maximum(low, jnp.minimum(high, loc) - FAR * scale),
-        jnp.minimum(high, jnp.maximum(low, loc) + FAR * scale),
-    )
-    a, b = (low - loc) / scale, (high - loc) / scale
-    interval = Interval.of(a, b, (high - low) / scale)
+def _between(p: Bounds):
+    """Measured from the end on the side of z."""
 
     def forward(z):
         is_upper = z > 0
-        offset = scale * truncated_offset(lower_tail(z), select(is_upper, interval.mirrored(), interval))
-        return jnp.where(is_upper, high - offset, low + offset)
+        interval = select(is_upper, p.interval.mirrored(), p.interval)
+        offset = p.scale * truncated_offset(lower_tail(z), interval)
+        return jnp.where(is_upper, p.high - offset, p.low + offset)
 
     def backward(value):
-        x = (value - loc) / scale
-        below = mass(a, x, (value - low) / scale) / interval.mass
-        above = mass(-b, -x, (high - value) / scale) / interval.mass
+        x = (value - p.loc) / p.scale
+        below = mass(p.interval.a, x, (value - p.low) / p.scale) / p.interval.mass
+        above = mass(-p.interval.b, -x, (p.high - value) / p.scale) / p.interval.mass
         z = ndtri(jnp.minimum(below, above))
         return jnp.where(below <= above, z, -z)
 
@@ -365,11 +389,16 @@ NORMAL_MAPS: dict[type, Callable] = {
     dist.Weibull: _weibull,
     dist.MultivariateNormal: _multivariate_normal,
     dist.GaussianRandomWalk: _random_walk,
-    dist.HalfNormal: _half_normal,
 }
 
 
-def _family(distribution: dist.Distribution) -> Callable | None:
+def _family(distribution: dist.Distribution) -> tuple[Callable[[Any], Pair], Any] | None:
     """How to map standard normals to a distribution; none for a subclass, which may have another density."""
-    is_truncated = isinstance(distribution, TRUNCATED) and type(distribution.base_dist) is dist.Normal
-    return _truncated if is_truncated else NORMAL_MAPS.get(type(distribution))
+    if type(distribution) is dist.HalfNormal:
+        return _between, Bounds.of(0.0, distribution.scale, 0.0, jnp.inf)
+    if isinstance(distribution, TRUNCATED) and type(distribution.base_dist) is dist.Normal:
+        base, ends = distribution.base_dist, {"low": -jnp.inf, "high": jnp.inf}
+        low, high = (getattr(distribution, name, end) for name, end in ends.items())
+        return _between, Bounds.of(base.loc, base.scale, low, high)
+    family = NORMAL_MAPS.get(type(distribution))
+    return None if family is None else (family, distribution)
