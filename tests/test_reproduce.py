@@ -7,6 +7,7 @@ import xarray as xr
 from cases import slow_but
 
 import tightrope as tr
+from tightrope.cells import name_of
 from tightrope.plots import cell_edges, heat_maps
 from tightrope.reproduce import (
     DEFAULT,
@@ -20,6 +21,7 @@ from tightrope.reproduce import (
     description,
     pairs,
     reproduce,
+    run_all,
     sticking,
 )
 from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop
@@ -193,7 +195,7 @@ def test_a_sweep_becomes_a_picture(tmp_path, quick_processes):
     reproduce(Request("figure-4", tmp_path, told.append, TINY))
     table = pd.read_csv(tmp_path / "figure-4.csv")
     assert len(table) == 9 and "failed" not in set(table["status"]), table["error"].tolist()
-    assert len(list((tmp_path / "figure-4-cells").glob("*.json"))) == 9
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 9
     assert all((tmp_path / f"figure-4.{kind}").stat().st_size > 10_000 for kind in ("png", "svg"))
     assert all("not converged" in line for line in told[:9])
 
@@ -226,6 +228,29 @@ def test_cells_are_those_of_the_family(target, tmp_path, monkeypatch):
     assert {cell.model for cell in asked} == {family.model}
     found = [(cell.options["sigma"], cell.labels["line"]) for cell in asked]
     assert found == [(sigma, line) for sigma in family.sigmas for line in family.methods]
+
+
+def test_all_runs_what_every_target_asks_for(tmp_path, monkeypatch):
+    asked = {True: set(), False: set()}
+
+    def swept(cells, directory, *, keep_draws, **_):
+        assert directory == tmp_path / "cells"
+        asked[keep_draws] |= {name_of(cell.definition()) for cell in cells}
+        raise InterruptedError
+
+    monkeypatch.setattr("tightrope.reproduce.families.sweep", swept)
+    for target in TARGETS:
+        if target in FAMILIES or target[:8] in ("table-1", "figure-g") or target in ("figure-c5", "figure-c6"):
+            with pytest.raises(InterruptedError):
+                TARGETS[target](Request(target, tmp_path, print, DEFAULT))
+    wanted = {keep: set(names) for keep, names in asked.items()}
+    asked[True], asked[False] = set(), set()
+    monkeypatch.setattr(
+        "tightrope.reproduce.swept",
+        lambda request, cells, keep_draws: asked[keep_draws].update(name_of(cell.definition()) for cell in cells),
+    )
+    run_all(Request("all", tmp_path, print, DEFAULT))
+    assert all(wanted.values()) and all(wanted[keep] <= asked[keep] for keep in asked)
 
 
 @pytest.mark.parametrize(("limit", "last"), [(0.1, "100"), (np.inf, "not converged"), (np.nan, "not converged")])
@@ -363,6 +388,7 @@ def test_a_page_tells_which_claims_are_borne_out(tmp_path, monkeypatch):
         """Something that has no time."""
         return [Claim("Nobody knows.", None, "no draws")]
 
+    monkeypatch.setattr("tightrope.reproduce.run_all", lambda request: None)
     monkeypatch.setattr("tightrope.reproduce.TARGETS", {"figure-x": good, "figure-y": broken, "figure-z": other})
     told = []
     with pytest.raises(tr.SamplingError, match="not made: figure-y"):

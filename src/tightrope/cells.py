@@ -45,7 +45,7 @@ class Cell:
     draws: int = 1000
     seed: int = 0
     cores: int = 1  # that its chains share; a result depends on it in its last bits
-    max_time: float | None = None  # seconds of all, loading the model and compilation included
+    max_time: float | None = None  # seconds of all; given up before where there would be no draws by then
     labels: Mapping[str, Any] = field(default_factory=dict)  # further columns of the table; no part of what is run
 
     def __post_init__(self) -> None:
@@ -94,9 +94,9 @@ def name_of(definition: Mapping[str, Any]) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)[:80].strip('-.')}-{digest[:12]}"
 
 
-def run_cell(cell: Cell, draws: Path | None = None) -> dict[str, Any]:
+def run_cell(cell: Cell, draws: Path | None = None, began: float | None = None) -> dict[str, Any]:
     """Sample, and say how it went, well or not; keep the draws too where a file is named for them."""
-    began = time.time()
+    began = time.time() if began is None else began
     facts = {
         "status": FAILED,
         "error": None,
@@ -128,6 +128,7 @@ def outcome(cell: Cell, draws: Path | None, began: float) -> dict[str, Any]:
         method=cell.method,
         init=cell.init,
         max_time=left,
+        give_up=True,
         cores=cell.cores,
         progress=False,
     )

@@ -105,7 +105,8 @@ def serve() -> None:
     folder = Path(sys.argv[1])
     threading.Thread(target=end_with_keeper, daemon=True).start()
     cell, keep_draws = pickle.loads((folder / CELL).read_bytes())
-    write(folder / RECORD, as_json(run_cell(cell, folder / DRAWS if keep_draws else None)))
+    began = (folder / CELL).stat().st_mtime  # when it was asked for: starting Python counts
+    write(folder / RECORD, as_json(run_cell(cell, folder / DRAWS if keep_draws else None, began)))
 
 
 def end_with_keeper() -> None:

@@ -55,11 +55,6 @@ POINT_MASSES = tuple(
 )
 
 
-def static() -> Any:
-    """A field of a pytree that is no part of its arrays."""
-    return field(metadata={"static": True})
-
-
 class PriorMap(Protocol):
     """A parameter as a function of its coordinates u; a pytree, so that maps of a kind can be stacked."""
 
@@ -87,8 +82,8 @@ class PriorMap(Protocol):
 class NormalMap:
     """Coordinates that are standard normal; the map does the rest."""
 
-    shape: tuple[int, ...] = static()
-    family: Callable[[Any], Pair] = static()
+    shape: tuple[int, ...] = field(metadata={"static": True})
+    family: Callable[[Any], Pair] = field(metadata={"static": True})
     law: Any  # what the family needs to know
 
     @property
@@ -124,7 +119,7 @@ class PushedMap:
 
     base: PriorMap
     transform: transforms.Transform
-    shape: tuple[int, ...] = static()
+    shape: tuple[int, ...] = field(metadata={"static": True})
 
     @property
     def size(self) -> int:
@@ -150,8 +145,8 @@ class BijectedMap:
 
     distribution: dist.Distribution
     bijection: transforms.Transform
-    batch_shape: tuple[int, ...] = static()
-    shape: tuple[int, ...] = static()
+    batch_shape: tuple[int, ...] = field(metadata={"static": True})
+    shape: tuple[int, ...] = field(metadata={"static": True})
 
     @property
     def size(self) -> int:
@@ -355,7 +350,7 @@ class Bounds(NamedTuple):
             jnp.minimum(high, jnp.maximum(low, loc) + FAR * scale),
         )
         interval = Interval.of((low - loc) / scale, (high - loc) / scale, (high - low) / scale)
-        return cls(*map(jnp.asarray, (loc, scale, low, high)), interval)
+        return cls(jnp.asarray(loc), jnp.asarray(scale), low, high, interval)
 
 
 def _between(p: Bounds):

@@ -34,6 +34,30 @@ ENOUGH_TO_MOVE = 10  # iterations of warm-up in which every chain should move
 NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
 
 
+MOST_GAIN = 2  # in pace, until a stage of warm-up ends and something is learnt
+SHARE_SEEN = 1 / 8  # of the time allowed, to tell a pace by
+
+
+class Outlook:
+    """Whether a stage of warm-up can end in time."""
+
+    def __init__(self, seconds: float):
+        self.seen, self.deadline = SHARE_SEEN * seconds, time.perf_counter() + seconds
+        self.marks: list[tuple[float, int]] = []  # by the clock, and iterations made by then
+
+    def is_hopeless(self, iteration: int, stop: int) -> bool:
+        """Whether it cannot, even at twice the pace of late."""
+        now = time.perf_counter()
+        self.marks.append((now, iteration))
+        while len(self.marks) > 1 and self.marks[1][0] <= now - self.seen:
+            self.marks.pop(0)
+        then, before = self.marks[0]
+        if now - then < self.seen:
+            return False
+        pace = (iteration + 1 - before) / (now - then)  # the next one may be about to end
+        return iteration + MOST_GAIN * pace * max(0.0, self.deadline - now) < stop
+
+
 class Compiled(NamedTuple):
     """The functions of the kernel, ready to run."""
 
@@ -127,6 +151,7 @@ class Run:
         self.notes: dict[str, Any] = {}  # to go into checkpoints
         self.followed = np.arange(chains)  # those of its chains from which any chain goes on
         self.deadline = np.inf  # by the clock, to look up then
+        self.outlook: Outlook | None = None  # where it is to be given up in warm-up if that takes too long
 
     def begin(self, start: Start) -> None:
         """Compile while the starting points are refined."""
@@ -228,11 +253,19 @@ class Run:
                 while running:
                     done, running = wait(running, timeout=0.1)
                     progress.show(self)
+                    if self.is_hopeless():
+                        self.stopped.set()
                     for future in done:
                         future.result()
             except BaseException:
                 self.stopped.set()
                 raise
+
+    def is_hopeless(self) -> bool:
+        """Whether it is to be given up."""
+        if self.outlook is None or self.stage_stop > self.num_warmup:
+            return False
+        return self.outlook.is_hopeless(int(self.iterations().min()), self.stage_stop)
 
     def advance_group(self, group: Group, until: float) -> None:
         """The work of one thread."""

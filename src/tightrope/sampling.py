@@ -27,7 +27,7 @@ from tightrope.models import Model
 from tightrope.progress import Progress
 from tightrope.provenance import check_versions, method_in, model_in, record_of
 from tightrope.recording import CHOICE, Options, Recorder, counts, trace_of
-from tightrope.runs import Run
+from tightrope.runs import Outlook, Run
 from tightrope.store import Store, facts_of
 from tightrope.types import InputError
 
@@ -56,6 +56,7 @@ def sample(
     keep: Sequence[str] | None = None,
     save_warmup: bool = False,
     max_time: float | None = None,
+    give_up: bool = False,
     cores: int | None = None,
     progress: bool | None = None,
     store: Path | str | None = None,
@@ -63,7 +64,8 @@ def sample(
     """Draw from the posterior of a model; the result has the groups of ArviZ.
 
     `max_time` is in seconds, and counts compilation, which it does not cut short; what there is by then is returned,
-    as it is after Ctrl-C, which ends a run at once, without a look for what to warn of.
+    as it is after Ctrl-C, which ends a run at once, without a look for what to warn of. With `give_up` a run stops
+    in warm-up as soon as it is so slow that there would be no draws by then.
     With `store`, a new folder, draws are saved there as they come, and `resume` goes on after any death.
     """
     if not isinstance(model, Model):
@@ -85,11 +87,11 @@ def sample(
     if warmup == 0 and method.step_size is None:
         raise InputError("warmup=0 leaves no time to adapt the step size: give the method a step_size.")
     if store is None:
-        return execute(model, method, options, init, None, max_time, progress)
+        return execute(model, method, options, init, None, max_time, progress, give_up)
     directory = Store.create(store)
     with directory.held():
         directory.begin(record_of(model, method, options, init))
-        return execute(model, method, options, init, directory, max_time, progress)
+        return execute(model, method, options, init, directory, max_time, progress, give_up)
 
 
 def resume(
@@ -182,6 +184,7 @@ def execute(
     store: Store | None,
     max_time: float | None,
     progress: bool | None,
+    give_up: bool = False,
 ) -> xr.DataTree:
     """Run to the end, from the beginning or from the last checkpoint."""
     deadline = time.monotonic() + (math.inf if max_time is None else max_time)
@@ -192,6 +195,8 @@ def execute(
         with stopping(run.stopped, deadline, display) as pressed:
             if rival is not None:
                 run = decided(run, rival, display)
+            if give_up and not math.isinf(deadline):
+                run.outlook = Outlook(deadline - time.monotonic())
             run.warm_up(display)
             run.draw(display, options.draws)
     trace = collected(run, options) if store is None else trace_of(store)

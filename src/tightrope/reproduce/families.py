@@ -13,7 +13,7 @@ import xarray as xr
 from tightrope.cells import Cell
 from tightrope.kinds import Method
 from tightrope.methods import NUTS, LiftedNUTS, RiemannianNUTS
-from tightrope.reproduce.request import Length, Request
+from tightrope.reproduce.request import CELLS, Length, Request
 from tightrope.sweep import sweep
 
 MAX_R_HAT = 1.05  # of chains whose ESS means something
@@ -78,14 +78,18 @@ FAMILIES = {
 
 def family_table(request: Request, name: str) -> pd.DataFrame:
     """What came of a family's runs, whichever figure they were first made for."""
+    return run(request._replace(target=name), all_cells(request, name), FAMILIES[name].keeps_draws)
+
+
+def all_cells(request: Request, name: str) -> list[Cell]:
+    """The cells of a figure."""
     family = FAMILIES[name]
-    cells = [
+    return [
         cell
         for sigma in spread(family.sigmas, request.length)
         for line in family.methods
         for cell in family_cells(request, name, line, sigma)
     ]
-    return run(request._replace(target=name), cells, family.keeps_draws)
 
 
 def family_cells(request: Request, name: str, line: str, sigma: float) -> list[Cell]:
@@ -129,10 +133,10 @@ def run(request: Request, cells: list[Cell], keep_draws: bool = False) -> pd.Dat
 
 
 def swept(request: Request, cells: list[Cell], keep_draws: bool) -> pd.DataFrame:
-    """All cells, each once, in the target's own folder."""
+    """All cells, each once, in a folder that targets share."""
     return sweep(
         cells,
-        request.file("-cells"),
+        request.out / CELLS,
         engine=request.engine,
         workers=request.workers,
         scheduler=request.scheduler,

@@ -29,10 +29,14 @@ def measured_cells(request: Request, model: str, line: str) -> list[Cell]:
     return sets(request, line, model=model, method=METHODS[line])
 
 
+def table_cells(request: Request) -> list[Cell]:
+    """The cells of the table."""
+    return [cell for model in PRINTED for line in METHODS for cell in measured_cells(request, model, line)]
+
+
 def table_1(request: Request) -> list[Claim]:
     """Effective draws per second on the five measured posteriors, beside the paper's."""
-    cells = [cell for model in PRINTED for line in METHODS for cell in measured_cells(request, model, line)]
-    table = run(request, cells, keep_draws=True)
+    table = run(request, table_cells(request), keep_draws=True)
     found = medians(table, ["model", "line"])
     head = ["posterior", "d", "m", *(name for line in IN_TABLE for name in (line, "paper")), OURS]
     rows = [head, ["---"] * len(head)]

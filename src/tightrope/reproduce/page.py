@@ -14,7 +14,7 @@ from typing import Any
 
 from tightrope.report.html import coded, duration, pairs, paragraph, section, table
 from tightrope.report.html import page as document
-from tightrope.reproduce.request import Claim, Request
+from tightrope.reproduce.request import CELLS, Claim, Request
 from tightrope.store import as_json, write
 
 INDEX, TITLE = "index.html", "The paper, reproduced"
@@ -23,14 +23,13 @@ MARKS = {True: ("good", "✓", "borne out"), False: ("poor", "✗", "not borne o
 Record = dict[str, Any]  # what is known of a target
 
 
-def note(request: Request, description: str, claims: Sequence[Claim], seconds: float) -> None:
+def note(request: Request, description: str, claims: Sequence[Claim]) -> None:
     """Write down what a target has come to."""
     record = {
         "target": request.target,
         "description": description,
         "command": request.command,
         "claims": [claim._asdict() for claim in claims],
-        "seconds": seconds,
         "made": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": {name: version(name) for name in ("tightrope", "jax", "numpy")},
@@ -43,13 +42,20 @@ def write_index(folder: Path, targets: Sequence[str]) -> Path:
     files = {target: folder / f"{target}.json" for target in targets}
     records = {target: json.loads(file.read_bytes()) for target, file in files.items() if file.exists()}
     head = f"<header><p>Tightrope</p><h1>{TITLE}</h1><p>{PAPER}</p></header>"
-    body = [overview(records, targets), *(chapter(folder, record) for record in records.values())]
+    chapters = [chapter(folder, record) for record in records.values()]
+    body = [overview(records, targets, seconds_of_runs(folder)), *chapters]
     foot = f"<footer><p>Written by Tightrope {version('tightrope')}.</p></footer>"
     write(folder / INDEX, document(TITLE, f"{head}<main>{''.join(body)}</main>{foot}").encode())
     return folder / INDEX
 
 
-def overview(records: Mapping[str, Record], targets: Sequence[str]) -> str:
+def seconds_of_runs(folder: Path) -> float:
+    """What the cells took that the targets of a folder share."""
+    records = (json.loads(file.read_bytes()) for file in (folder / CELLS).glob("*.json"))
+    return sum(record.get("run_time", 0.0) for record in records)
+
+
+def overview(records: Mapping[str, Record], targets: Sequence[str], seconds: float) -> str:
     """How many claims are borne out, and all of them at a glance."""
     claims = [(target, claim) for target, record in records.items() for claim in record["claims"]]
     told = [claim["is_borne_out"] for _, claim in claims]
@@ -58,7 +64,7 @@ def overview(records: Mapping[str, Record], targets: Sequence[str]) -> str:
         "claims borne out": f"{told.count(True)}",
         "not borne out": f"{told.count(False)}",
         "not told by these runs": f"{told.count(None)}",
-        "time": duration(sum(record["seconds"] for record in records.values())),
+        "time of runs, on one core each": duration(seconds),
     }
     rows = "".join(
         f'<li><a href="#{target}">{escape(target)}</a> {mark(claim["is_borne_out"])} {coded(claim["text"])}</li>'
@@ -81,7 +87,7 @@ def chapter(folder: Path, record: Record) -> str:
         content.append(from_markdown(target, (folder / f"{target}.md").read_text()))
     data = sorted(path.name for path in folder.glob(f"{target}.*"))
     links = " · ".join(f'<a href="{name}">{escape(name)}</a>' for name in data)
-    made = f"`{record['command']}`, {duration(record['seconds'])}, {record['made']}, {record['machine']}"
+    made = f"`{record['command']}`, {record['made']}, {record['machine']}"
     content.append(f'<p class="source">{coded(made)}<br>{links}</p>')
     return section(target, *content)
 

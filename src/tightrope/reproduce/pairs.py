@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import skew
 
+from tightrope.cells import Cell
 from tightrope.diagnostics import scalars
 from tightrope.reproduce import pictures
 from tightrope.reproduce.families import family_cells, kept_draws
@@ -18,23 +19,27 @@ Draws = dict[str, np.ndarray]  # by name: those of all chains, one after the oth
 
 RIDGE = ("x0[1]", "gamma", "delta", "zeta")  # known only together
 SIGMAS = (0.01, 0.1)
-OURS_BELOW, THEIRS_ABOVE = "lifted, Newton", "HMC, dense"
+LINES = OURS_BELOW, THEIRS_ABOVE = "lifted, Newton", "HMC, dense"
 COVERED = 0.9  # of a ridge: with less, a tail is missed
 CROOKED = 0.5  # skewness of what is no Gaussian
 
 
 def figure_c5(request: Request) -> list[Claim]:
     """FitzHugh and Nagumo's ridge at two noise scales: HMC with a dense metric drawn over the lifted sampler."""
-    family = request._replace(target="figure-6")
     found: dict[float, dict[str, Draws]] = {sigma: {} for sigma in SIGMAS}
     for sigma in SIGMAS:
-        for line in (OURS_BELOW, THEIRS_ABOVE):
-            draws = joined(kept_draws(family, family_cells(request, family.target, line, sigma)))
+        for line in LINES:
+            draws = joined(kept_draws(request, family_cells(request, "figure-6", line, sigma)))
             if draws:
                 found[sigma][line] = {name: draws[name] for name in RIDGE}
     pictures.pair_plots({f"noise {sigma:g}": lines for sigma, lines in found.items()}, request.file(""))
     request.left(".png", ".svg")
     return [misses_tails(found)]
+
+
+def ridge_cells(request: Request) -> list[Cell]:
+    """The cells of that figure, some of which figure 6 has as well."""
+    return [cell for sigma in SIGMAS for line in LINES for cell in family_cells(request, "figure-6", line, sigma)]
 
 
 def misses_tails(found: dict[float, dict[str, Draws]]) -> Claim:
@@ -64,7 +69,7 @@ def measured_pairs(model: str, group: str, space: str) -> Callable[[Request], li
     """The figure of a measured posterior in one of its spaces."""
 
     def figure(request: Request) -> list[Claim]:
-        runs = kept_draws(request._replace(target="table-1"), measured_cells(request, model, OURS), group)
+        runs = kept_draws(request, measured_cells(request, model, OURS), group)
         draws = joined(runs)
         pictures.pair_plots({"": {OURS: draws} if draws else {}}, request.file(""))
         request.left(".png", ".svg")

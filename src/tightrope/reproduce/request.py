@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+CELLS = "cells"  # a folder of all runs
 Say = Callable[[str], None]
 
 
