@@ -13,6 +13,7 @@ import scipy.stats
 from cases import slow_but
 
 import tightrope as tr
+from tightrope import initialise
 from tightrope.initialise import starting_points
 
 NUM_CHAINS = 6
@@ -89,6 +90,26 @@ def test_more_chains_than_candidates_all_start():
     u = starting_points(load("toy", sigma=0.1), "auto", jr.key(0), 70)
     assert u.shape == (70, 2) and np.isfinite(u).all()
     assert len(np.unique(u, axis=0)) > 35
+
+
+def test_starts_are_in_a_mode_that_has_mass():
+    model = small_model()
+    assert initialise.in_the_best_mode(model, np.array([-10.0, -4.3, np.nan, 0.0, -np.inf, -7.0])).tolist() == [
+        *(False, True, False, True, False, False)
+    ]
+
+
+@pytest.mark.parametrize(("num_good", "num_looks"), [(8, 1), (7, 2), (4, 2), (2, 4), (1, 4)])
+def test_more_draws_are_refined_where_few_agree(num_good, num_looks, monkeypatch):
+    seen = []
+
+    def in_the_best_mode(model, log_density):
+        seen.append(len(log_density))
+        return np.arange(len(log_density)) % 32 < num_good
+
+    monkeypatch.setattr(initialise, "in_the_best_mode", in_the_best_mode)
+    u = starting_points(small_model(), "auto", jr.key(0), 4)
+    assert u.shape == (4, 3) and seen == [32 * (look + 1) for look in range(num_looks)]
 
 
 def test_prior_starts_are_draws_of_the_prior():

@@ -3,6 +3,7 @@
 import functools
 import warnings
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -273,23 +274,29 @@ MANY = {
     "v0": dist.Normal(jnp.zeros(2), 1.0),
     "t2": dist.TruncatedNormal(0.05, 0.05, high=0.1),
     "n2": dist.Normal(-1.0, 0.1),
+    "h0": dist.HalfNormal(1.0),
+    "h1": dist.HalfNormal(3.0),
+    "g0": dist.Gamma(2.0, 1.0),
+    "g1": dist.Gamma(3.0, 0.5),
+    "above": lambda p: dist.TruncatedNormal(p["n0"], 1.0, low=0.0),
 }
 
 
 def test_alike_priors_are_found():
-    groups = [["n0", "n1", "n2"], ["l0", "l1"], ["t0", "t1"], ["u0", "u1"], ["m0", "m1"]]
+    groups = [["n0", "n1", "n2"], ["l0", "l1"], ["t0", "t1"], ["u0", "u1"], ["m0", "m1"], ["h0", "h1"], ["g0", "g1"]]
     assert sorted(alike(MANY)) == sorted(groups)
 
 
-def test_alike_priors_together_are_as_one_by_one():
-    parameters = Parameters(MANY)
+def test_priors_prepared_together_are_as_one_by_one():
+    parameters = cloudpickle.loads(cloudpickle.dumps(Parameters(MANY)))
+    bare = parameters.bare()
 
     @jax.jit
     @jax.vmap
     def both(u):
         values, energy = {}, 0.0
         for name, part in parameters.split(u).items():
-            transform = parameters.map_of(name, values)
+            transform = bare.map_of(name, values)
             values[name] = transform.value(part)
             energy += transform.energy(part)
         return parameters.evaluate(u), (values, energy)

@@ -47,7 +47,7 @@ LAYERS = """
     priors
     tails
     kalman
-    linalg streams
+    linalg streams outlook
     types
     compilation
 """

@@ -128,7 +128,7 @@ def outcome(cell: Cell, draws: Path | None, began: float) -> dict[str, Any]:
         method=cell.method,
         init=cell.init,
         max_time=left,
-        give_up=True,
+        give_up=left is not None,
         cores=cell.cores,
         progress=False,
     )

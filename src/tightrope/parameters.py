@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -56,6 +57,12 @@ class Parameters:
         self.d = sum(self.sizes.values())
         if self.d == 0:
             raise InputError("priors define no free parameter.")
+
+    def bare(self) -> Parameters:
+        """The same, of the priors' own numbers alone."""
+        parameters = copy.copy(self)
+        parameters.maps, parameters.groups = {}, []
+        return parameters
 
     def measure(self, name: str, earlier: Mapping[str, Array]) -> Array:
         """The value at u = 0, noting the number of coordinates on the way."""

@@ -197,8 +197,8 @@ def _build(distribution: dist.Distribution, batch_shape: tuple[int, ...]) -> Pri
         base_shape = transform.inverse_shape(shape)
         base_batch_shape = base_shape[: len(base_shape) - distribution.base_dist.event_dim]
         return PushedMap(_build(distribution.base_dist, base_batch_shape), transform, shape)
-    if (known := _family(distribution)) is not None:
-        return NormalMap(shape, *known)
+    if (family_and_law := _family(distribution)) is not None:
+        return NormalMap(shape, *family_and_law)
     return _bijected(distribution, batch_shape)
 
 
@@ -340,7 +340,7 @@ class Bounds(NamedTuple):
     scale: Array
     low: Array
     high: Array
-    interval: Interval  # between them, in scales around the centre: two thirds of a map's arithmetic, done once
+    interval: Interval  # between them, in scales around the centre
 
     @classmethod
     def of(cls, loc: Any, scale: Any, low: Any, high: Any) -> Bounds:

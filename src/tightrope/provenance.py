@@ -28,9 +28,12 @@ PACKAGES = ("tightrope", "jax", "jaxlib", "numpy", "numpyro")  # of other versio
 def fingerprint(model: Model) -> str:
     """A digest of the posterior: priors, forward model, noise and data, and what is derived from them."""
 
+    # What is computed of the priors beforehand may have other last digits elsewhere.
+    parameters = model.parameters.bare()
+
     def all_of_it(u: Any, y: Any) -> Any:
-        params = model.parameters.values(u)
-        return model.condition(y).log_density(u), {name: f(params) for name, f in model.derived.items()}
+        params, conditioned = parameters.values(u), model.condition(y)._replace(parameters=parameters)
+        return conditioned.log_density(u), {name: f(params) for name, f in model.derived.items()}
 
     program = jax.jit(all_of_it).lower(jnp.zeros(model.d), model.data).as_text()
     # The leaves of a numpyro distribution come in another order in every process: take lines without names, and sort.

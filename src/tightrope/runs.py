@@ -19,43 +19,20 @@ from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method, Window
 from tightrope.models import Model
+from tightrope.outlook import Outlook
 from tightrope.progress import Progress
 from tightrope.recording import Recorder, flattened, unflattened
 from tightrope.store import facts_of
 from tightrope.streams import stream
 from tightrope.types import FAILURES, SamplingError
 
-# Clocks decide when to look up from the work, and when to save it; neither changes a draw.
+# Clocks decide when to look up from the work, to save it, and to give it up; none changes a draw.
 SECONDS_PER_CALL = 0.2  # of compiled code
 FIRST_LEG, LONGEST_LEG = 0.5, 10.0  # seconds between two checkpoints, at first and in the end
 SLOWEST_LEG = 60.0  # where a checkpoint takes long
 MAX_SHARE = 0.05  # of the time, for checkpoints
 ENOUGH_TO_MOVE = 10  # iterations of warm-up in which every chain should move
 NUM_REMEMBERED = 500  # rows of a chain that stay in memory although they are saved
-
-
-MOST_GAIN = 2  # in pace, until a stage of warm-up ends and something is learnt
-SHARE_SEEN = 1 / 8  # of the time allowed, to tell a pace by
-
-
-class Outlook:
-    """Whether a stage of warm-up can end in time."""
-
-    def __init__(self, seconds: float):
-        self.seen, self.deadline = SHARE_SEEN * seconds, time.perf_counter() + seconds
-        self.marks: list[tuple[float, int]] = []  # by the clock, and iterations made by then
-
-    def is_hopeless(self, iteration: int, stop: int) -> bool:
-        """Whether it cannot, even at twice the pace of late."""
-        now = time.perf_counter()
-        self.marks.append((now, iteration))
-        while len(self.marks) > 1 and self.marks[1][0] <= now - self.seen:
-            self.marks.pop(0)
-        then, before = self.marks[0]
-        if now - then < self.seen:
-            return False
-        pace = (iteration + 1 - before) / (now - then)  # the next one may be about to end
-        return iteration + MOST_GAIN * pace * max(0.0, self.deadline - now) < stop
 
 
 class Compiled(NamedTuple):
@@ -254,6 +231,7 @@ class Run:
                     done, running = wait(running, timeout=0.1)
                     progress.show(self)
                     if self.is_hopeless():
+                        progress.say("Given up: warm-up would not end in time.")
                         self.stopped.set()
                     for future in done:
                         future.result()
@@ -263,7 +241,7 @@ class Run:
 
     def is_hopeless(self) -> bool:
         """Whether it is to be given up."""
-        if self.outlook is None or self.stage_stop > self.num_warmup:
+        if self.outlook is None or self.stage_stop > self.num_warmup or self.stopped.is_set():
             return False
         return self.outlook.is_hopeless(int(self.iterations().min()), self.stage_stop)
 

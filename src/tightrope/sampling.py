@@ -24,10 +24,11 @@ from tightrope.initialise import find_start
 from tightrope.kinds import Method
 from tightrope.methods import Auto, method_of
 from tightrope.models import Model
+from tightrope.outlook import Outlook
 from tightrope.progress import Progress
 from tightrope.provenance import check_versions, method_in, model_in, record_of
 from tightrope.recording import CHOICE, Options, Recorder, counts, trace_of
-from tightrope.runs import Outlook, Run
+from tightrope.runs import Run
 from tightrope.store import Store, facts_of
 from tightrope.types import InputError
 
@@ -82,6 +83,8 @@ def sample(
         cores=check_count("cores", os.cpu_count() or 1 if cores is None else cores, 1),
     )
     check_time(max_time)
+    if give_up and max_time is None:
+        raise InputError("give_up needs max_time, which tells when it is too late.")
     results.check_keep(model, keep)
     method = method_of(method)
     if warmup == 0 and method.step_size is None:
@@ -195,7 +198,7 @@ def execute(
         with stopping(run.stopped, deadline, display) as pressed:
             if rival is not None:
                 run = decided(run, rival, display)
-            if give_up and not math.isinf(deadline):
+            if give_up:
                 run.outlook = Outlook(deadline - time.monotonic())
             run.warm_up(display)
             run.draw(display, options.draws)

@@ -17,7 +17,7 @@ from tightrope.reproduce import (
     step_sizes,
     sticking,
 )
-from tightrope.reproduce.families import FAMILIES, all_cells, swept
+from tightrope.reproduce.families import FAMILIES, cells_of, swept
 from tightrope.reproduce.page import note, write_index
 from tightrope.reproduce.request import DEFAULT, PAPER, QUICK, Claim, Length, Request
 from tightrope.types import SamplingError
@@ -57,7 +57,10 @@ def reproduce(request: Request) -> None:
     request.out.mkdir(parents=True, exist_ok=True)
     failed = []
     if request.target == ALL:
-        run_all(request)
+        try:
+            run_all(request)
+        except Exception as error:
+            request.say(f"{type(error).__name__}: {error}")  # some targets need no runs, or have theirs
     for target in TARGETS if request.target == ALL else [request.target]:
         try:
             make(request._replace(target=target))
@@ -74,8 +77,8 @@ def reproduce(request: Request) -> None:
 def run_all(request: Request) -> None:
     """The runs of all targets, in two sweeps, so that no core waits for the last run of every figure."""
     names = [name for name in FAMILIES if not FAMILIES[name].keeps_draws]
-    swept(request, [cell for name in names for cell in all_cells(request, name)], keep_draws=False)
-    shown = [cell for name in FAMILIES if FAMILIES[name].keeps_draws for cell in all_cells(request, name)]
+    swept(request, [cell for name in names for cell in cells_of(request, name)], keep_draws=False)
+    shown = [cell for name in FAMILIES if FAMILIES[name].keeps_draws for cell in cells_of(request, name)]
     shown += pairs.ridge_cells(request) + sticking.searched_cells(request) + measured.table_cells(request)
     swept(request, shown, keep_draws=True)
 

@@ -78,10 +78,10 @@ FAMILIES = {
 
 def family_table(request: Request, name: str) -> pd.DataFrame:
     """What came of a family's runs, whichever figure they were first made for."""
-    return run(request._replace(target=name), all_cells(request, name), FAMILIES[name].keeps_draws)
+    return run(request._replace(target=name), cells_of(request, name), FAMILIES[name].keeps_draws)
 
 
-def all_cells(request: Request, name: str) -> list[Cell]:
+def cells_of(request: Request, name: str) -> list[Cell]:
     """The cells of a figure."""
     family = FAMILIES[name]
     return [

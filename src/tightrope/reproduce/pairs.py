@@ -38,7 +38,7 @@ def figure_c5(request: Request) -> list[Claim]:
 
 
 def ridge_cells(request: Request) -> list[Cell]:
-    """The cells of that figure, some of which figure 6 has as well."""
+    """The cells of figure C5, some of which figure 6 has as well."""
     return [cell for sigma in SIGMAS for line in LINES for cell in family_cells(request, "figure-6", line, sigma)]
 
 

@@ -21,9 +21,10 @@ class Length(NamedTuple):
     max_time: float  # seconds of a run, with all that goes before it
     num_sigmas: int | None = None  # noise scales, spread over all; None is all of them
     inits: tuple[str, ...] = ("auto",)  # ways to start
+    num_searched: int = 4  # sets of chains among which one that sticks is looked for, for each that other figures have
 
 
-QUICK = Length("--quick", 4, 200, 300, 1, 60.0, 3)
+QUICK = Length("--quick", 4, 200, 300, 1, 60.0, 3, num_searched=2)
 DEFAULT = Length("", 4, 500, 1000, 1, 600.0)
 PAPER = Length("--paper", 4, 1000, 2500, 3, 3600.0, None, ("auto", "prior"))
 

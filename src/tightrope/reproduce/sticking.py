@@ -14,7 +14,6 @@ from tightrope.reproduce.pairs import RIDGE
 from tightrope.reproduce.request import Claim, Request
 
 SIGMA = 10**-1.5
-NUM_SEARCHED = 4  # sets of chains for each that other figures have
 STUCK = 50  # rejections in a row
 
 
@@ -43,8 +42,9 @@ def figure_c6(request: Request) -> list[Claim]:
 
 def searched_cells(request: Request) -> list[Cell]:
     """More seeds than figure 6 has."""
-    length = request.length._replace(num_sets=NUM_SEARCHED * request.length.num_sets, inits=("auto",))
-    return family_cells(request._replace(length=length), "figure-6", "HMC, dense", SIGMA)
+    length = request.length
+    longer = length._replace(num_sets=length.num_searched * length.num_sets, inits=("auto",))
+    return family_cells(request._replace(length=longer), "figure-6", "HMC, dense", SIGMA)
 
 
 def longest(draws: xr.Dataset) -> list[int]:
