@@ -99,7 +99,7 @@ def test_starts_are_in_a_mode_that_has_mass():
     ]
 
 
-@pytest.mark.parametrize(("num_good", "num_looks"), [(8, 1), (7, 2), (4, 2), (2, 4), (1, 4)])
+@pytest.mark.parametrize(("num_good", "num_looks"), [(16, 1), (15, 2), (8, 2), (5, 4), (1, 4)])
 def test_more_draws_are_refined_where_few_agree(num_good, num_looks, monkeypatch):
     seen = []
 

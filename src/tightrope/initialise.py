@@ -20,7 +20,7 @@ from tightrope.types import Array, InputError, Lift, select
 NUM_DRAWS = 1000  # prior draws to choose from
 NUM_REFINED = 32  # of them, how many are refined at a time
 MAX_BATCHES = 4  # of those
-ENOUGH = 8  # refined draws in the best mode found, to look no further
+ENOUGH = 16  # refined draws in the best mode found, to look no further
 MAX_NUMBERS = 10**7  # in all draws, where a model is large
 MAX_ITERATIONS = 100
 
@@ -184,9 +184,8 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
         found, densities = map(np.asarray, descend(model.data, candidates[some], keys[some]))
         refined, log_density = np.concatenate([refined, found]), np.concatenate([log_density, densities])
         good = np.flatnonzero(in_the_best_mode(model, log_density))
-        if len(good) >= max(
-            ENOUGH, num_chains
-        ):  # else most descents end elsewhere, and perhaps none has met the main mode
+        # Else most descents end elsewhere, and perhaps none has met the main mode.
+        if len(good) >= max(ENOUGH, num_chains):
             break
     return refined[np.resize(shuffled(choice_key, good), num_chains)]
 
