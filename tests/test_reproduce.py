@@ -22,6 +22,7 @@ from tightrope.reproduce import (
     acceptance,
     description,
     pairs,
+    pictures,
     reproduce,
     run_all,
     sticking,
@@ -34,7 +35,7 @@ from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, medians, sets, s
 from tightrope.reproduce.fields import disc
 from tightrope.reproduce.loop import points
 from tightrope.reproduce.measured import told_ratio
-from tightrope.reproduce.step_sizes import step_slopes
+from tightrope.reproduce.step_sizes import agree, step_slopes
 from tightrope.reproduce.sticking import most_in_a_row
 
 MUCH_COMPUTED = True
@@ -215,6 +216,19 @@ def test_the_table_stands_beside_the_papers(tmp_path, monkeypatch):
     assert "| soil-hn-t35 | 7 | 25 | 12 | 6.6 | 12 | 2.1 | 12 | 3.4 | 12 |" in told
     assert told[2] in (tmp_path / "table-1.md").read_text()
     assert (tmp_path / "table-1.png").exists()
+
+
+def test_what_is_not_known_is_not_told():
+    is_small = lambda slope: slope < 0.2
+    found = [agree(slopes, is_small) for slopes in ([0.1, 0.0], [0.1, np.nan], [0.3, np.nan], [0.3, 0.1], [np.nan])]
+    assert found == [True, None, False, False, None]
+
+
+def test_a_posterior_without_draws_has_no_step_sizes(tmp_path):
+    table = pd.DataFrame({"line": ["a", "b"], "sigma": [0.1, 1.0], "step_size": [0.1, 0.2], "status": "finished"})
+    none = table.assign(step_size=np.nan, status="unfinished")
+    pictures.step_sizes({"one": table, "two": none, "three": table, "four": none}, tmp_path / "steps")
+    assert (tmp_path / "steps.png").stat().st_size > 10_000
 
 
 def test_a_ratio_to_what_did_not_converge_is_put_into_words():

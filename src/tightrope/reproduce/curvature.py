@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +53,18 @@ def hessian_at_mode(model: Model) -> np.ndarray:
     chart, start = chart_of(model, truth)
     along = lambda v: energy(chart(v)[free])
     slope, curvature = jax.jit(jax.value_and_grad(along)), jax.jit(jax.hessian(along))
+
+    def flat_outside(found: Any) -> np.ndarray:
+        """Zero where the chart has no number: there the energy is infinite, and the search turns back."""
+        return np.asarray(found) if np.isfinite(found).all() else np.zeros_like(found)
+
+    def bounded_slope(v: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = slope(v)
+        return float(value) if np.isfinite(value) else np.inf, flat_outside(gradient)
+
     options = {"gtol": 1e-6 * float(jnp.abs(slope(start)[1]).max()), "maxiter": MAX_ITERATIONS}
-    found = minimize(slope, start, jac=True, hess=curvature, method="trust-exact", options=options)
+    bounded_curvature = lambda v: flat_outside(curvature(v))
+    found = minimize(bounded_slope, start, jac=True, hess=bounded_curvature, method="trust-exact", options=options)
     if not found.success:
         raise SamplingError(f"no mode of {model.name} was found: {found.message}")
     return np.asarray(jax.jit(jax.hessian(energy))(chart(found.x)[free]))

@@ -16,6 +16,7 @@ from tightrope.reproduce.families import MAX_R_HAT
 
 MAX_DRAWS = 1500  # in one scatter plot
 ROW = 0.025  # of crosses, in heights of the axes
+NOTHING = 0.1, 10.0  # limits that have logarithms, where there is nothing to show
 FROM = ", from the "  # between a method and where its chains start
 FLOOR = -4.0  # where the posterior lies below the surface
 
@@ -40,7 +41,7 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     left.set(ylabel="min bulk ESS per second", title=f"× : R-hat above {MAX_R_HAT}, or no draws")
     right.set(ylabel="max R-hat", title="hollow: stopped by its time limit")
     if not table["is_converged"].any():
-        left.set_ylim(0.1, 10)  # with nothing to show, there are no limits that have logarithms
+        left.set_ylim(*NOTHING)
     xlim = table["sigma"].min() / 2, table["sigma"].max() * 2
     for axis in (left, right):
         logarithmic(axis, xlim)
@@ -92,6 +93,8 @@ def through_medians(axis: Any, table: pd.DataFrame, column: str) -> None:
         middle = rows.groupby("sigma")[column].median()
         axis.plot(middle.index, middle, style_of(line), color=colour, label=line)
         dots(axis, rows, column, colour)
+    if table[column].isna().all():
+        axis.set_ylim(*NOTHING)
 
 
 def logarithmic(axis: Any, xlim: tuple[float, float]) -> None:
