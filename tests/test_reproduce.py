@@ -2,11 +2,13 @@
 
 import contextlib
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 from cases import slow_but
+from scipy.optimize import minimize
 
 import tightrope as tr
 from tightrope.cells import name_of
@@ -27,8 +29,8 @@ from tightrope.reproduce import (
     run_all,
     sticking,
 )
-from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop
-from tightrope.reproduce.curvature import chart_of, extremes, hessian_at_mode
+from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop, row_of_grid
+from tightrope.reproduce.curvature import chart_of, extremes, hessian_at_mode, slope_and_curvature
 from tightrope.reproduce.density import posteriors, surfaces
 from tightrope.reproduce.efficiency import collapses, converges, fall, keeps_its_pace, never_converges
 from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, medians, sets, spread
@@ -47,7 +49,8 @@ STEPS = np.logspace(-5, 0, 11)
 
 def limits(method):
     toy = lambda sigma: tr.zoo.load("toy", sigma=sigma)
-    grid = acceptance_grid(method, toy, SIGMAS, STEPS, points_on_the_loop(4), num_draws=40, seed=1)
+    row = row_of_grid(method, toy, STEPS, points_on_the_loop(4), num_draws=40)
+    grid = acceptance_grid(row, SIGMAS, STEPS, 4, seed=1)
     assert grid.sizes == {"sigma": 2, "step_size": 11, "chain": 4}
     return largest_steps(grid.mean("chain"))
 
@@ -94,12 +97,12 @@ def test_figure_is_drawn_from_its_file(tmp_path, monkeypatch):
     # Steps up to the noise are accepted, for one of two methods.
     accepted = {"RWM": grid[:, None] >= grid[None, :], "lifted": np.ones((4, 4))}
 
-    def found(method, model_of, sigmas, step_sizes, starts, num_draws, seed):
-        values = np.repeat(1.0 * accepted["lifted" if method.name == "lifted-hmc" else "RWM"][..., None], 4, axis=-1)
-        return xr.DataArray(values, {"sigma": sigmas, "step_size": step_sizes}, ("sigma", "step_size", "chain"))
+    def row_of(method, model_of, step_sizes, starts, num_draws):
+        values = accepted["lifted" if method.name == "lifted-hmc" else "RWM"]
+        return lambda sigma, keys: np.repeat(1.0 * values[grid == sigma].T, 4, axis=-1)
 
     monkeypatch.setattr(acceptance, "GRID", grid)
-    monkeypatch.setattr(acceptance, "acceptance_grid", found)
+    monkeypatch.setattr(acceptance, "row_of_grid", row_of)
     told = []
     shrinking, steady = acceptance.figure_2(Request("figure-2", tmp_path, told.append, QUICK))
     with xr.open_dataset(tmp_path / "figure-2.nc", engine="h5netcdf") as saved:
@@ -384,6 +387,20 @@ def test_the_posterior_is_steeper_where_noise_is_smaller():
     found = [extremes(hessian_at_mode(tr.zoo.load("nonlinear-ssm", sigma=sigma, T=6))) for sigma in (1e-3, 1.0)]
     small, large = (x["largest"] / x["smallest"] for x in found)
     assert small > 1e4 * large
+
+
+def test_a_search_that_leaves_the_chart_turns_back():
+    slope, curvature = slope_and_curvature(lambda v: jnp.sqrt(v) - 1)
+    outside = np.array([-1.0, 2.0])
+    assert (
+        slope(outside)[0] == np.inf and np.isfinite(slope(outside)[1]).all() and np.isfinite(curvature(outside)).all()
+    )
+    tried = []
+    look = lambda v: tried.append(v.min()) or slope(v)
+    options = {"initial_trust_radius": 100.0}
+    found = minimize(look, [5.0, 0.01], jac=True, hess=curvature, method="trust-exact", options=options)
+    assert found.success and min(tried) < 0
+    np.testing.assert_allclose(found.x, 1.0, atol=1e-3)
 
 
 def test_the_disc_is_the_models():

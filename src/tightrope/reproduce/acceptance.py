@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -67,14 +66,11 @@ def heat_maps(compared: Mapping[str, Method], request: Request) -> dict[str, flo
     num_draws = min(request.length.draws, 1000)
     toy = lambda sigma: zoo.load("toy", sigma=sigma)
 
-    def grid_of(name: str) -> xr.DataArray:
-        started = time.perf_counter()
-        grid = acceptance_grid(compared[name], toy, GRID, GRID, points_on_the_loop(4), num_draws, SEED)
-        request.say(f"{name}: {time.perf_counter() - started:.0f} s")
-        return grid
-
     with ThreadPoolExecutor(request.workers or os.cpu_count()) as pool:
-        found = list(pool.map(grid_of, compared))
+        rows = pool.map(
+            lambda method: row_of_grid(method, toy, GRID, points_on_the_loop(4), num_draws), compared.values()
+        )
+        found = [acceptance_grid(row, GRID, GRID, 4, SEED, pool.map) for row in rows]
     grids = xr.concat(found, xr.Variable("method", list(compared))).to_dataset(name="acceptance")
     grids.assign_attrs(command=request.command, seed=SEED, draws=num_draws).to_netcdf(
         request.file(".nc"), engine="h5netcdf"
@@ -92,17 +88,15 @@ def heat_maps(compared: Mapping[str, Method], request: Request) -> dict[str, flo
     return slopes
 
 
-def acceptance_grid(
+def row_of_grid(
     method: Method,
     model_of: Callable[[Any], Model],
-    sigmas: np.ndarray,
     step_sizes: np.ndarray,
     starts: np.ndarray,
     num_draws: int,
-    seed: int,
-) -> xr.DataArray:
-    """Mean acceptance of chains with fixed settings, for all noise scales, step sizes and starts at once."""
-    method.initial_tuning(model_of(sigmas[0]).condition())  # a mistake shows before anything is traced
+) -> Callable[[Array, Array], Array]:
+    """A program: mean acceptance of chains with fixed settings, for one noise scale, all step sizes and starts."""
+    method.initial_tuning(model_of(1.0).condition())  # a mistake shows before anything is traced
 
     def chain(sigma: Array, step_size: Array, start: Array, key: Array) -> Array:
         model = model_of(sigma).condition()
@@ -117,15 +111,27 @@ def acceptance_grid(
         (_, total), _ = lax.scan(body, begin, jr.split(key, num_draws))
         return total / num_draws
 
-    shape = (len(sigmas), len(step_sizes), len(starts))
-    keys = jr.split(jr.key(seed), shape)
-    over_starts = jax.vmap(chain, (None, None, 0, 0))
-    over_steps = jax.vmap(over_starts, (None, 0, None, 0))
-    over_sigmas = jax.vmap(over_steps, (0, None, None, 0))
-    values = jax.jit(over_sigmas)(jnp.asarray(sigmas), jnp.asarray(step_sizes), jnp.asarray(starts), keys)
-    return xr.DataArray(
-        np.asarray(values), {"sigma": sigmas, "step_size": step_sizes}, dims=("sigma", "step_size", "chain")
-    )
+    def row(sigma: Array, keys: Array) -> Array:
+        over_starts = jax.vmap(chain, (None, None, 0, 0))
+        over_steps = jax.vmap(over_starts, (None, 0, None, 0))
+        return over_steps(sigma, jnp.asarray(step_sizes), jnp.asarray(starts), keys)
+
+    keys = jr.split(jr.key(0), (len(step_sizes), len(starts)))
+    return jax.jit(row).lower(jnp.ones(()), keys).compile()
+
+
+def acceptance_grid(
+    row: Callable[[Array, Array], Array],
+    sigmas: np.ndarray,
+    step_sizes: np.ndarray,
+    num_starts: int,
+    seed: int,
+    apply: Callable[..., Iterable[Array]] = map,
+) -> xr.DataArray:
+    """Mean acceptance, row by row: where steps need many iterations, no chains of other noise scales wait."""
+    keys = jr.split(jr.key(seed), (len(sigmas), len(step_sizes), num_starts))
+    values = np.stack(list(apply(lambda sigma, keys: np.asarray(row(sigma, keys)), jnp.asarray(sigmas), keys)))
+    return xr.DataArray(values, {"sigma": sigmas, "step_size": step_sizes}, ("sigma", "step_size", "chain"))
 
 
 def points_on_the_loop(number: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from tightrope.types import Array, SamplingError
 FAMILY = FAMILIES["figure-5"]
 SMALL = 0.05  # noise
 MAX_ITERATIONS = 200
+RADIUS = 10.0  # within which the first step is looked for
 
 
 def figure_c3(request: Request) -> list[Claim]:
@@ -49,25 +50,40 @@ def hessian_at_mode(model: Model) -> np.ndarray:
     assert model.truth is not None
     truth = model.parameters.coordinates(model.truth)
     free = np.setdiff1d(np.arange(model.d), model.parameters.split(np.arange(model.d))["sigma"])
-    energy = lambda u: -model.log_density(truth.at[free].set(u))
     chart, start = chart_of(model, truth)
-    along = lambda v: energy(chart(v)[free])
-    slope, curvature = jax.jit(jax.value_and_grad(along)), jax.jit(jax.hessian(along))
 
-    def flat_outside(found: Any) -> np.ndarray:
-        """Zero where the chart has no number: there the energy is infinite, and the search turns back."""
-        return np.asarray(found) if np.isfinite(found).all() else np.zeros_like(found)
+    def residuals(v: Array) -> Array:
+        """Half of their squares is the negative log posterior, but for constants."""
+        u = chart(v)
+        return jnp.concatenate([u[free], model.condition().lift(u).e])
 
-    def bounded_slope(v: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = slope(v)
-        return float(value) if np.isfinite(value) else np.inf, flat_outside(gradient)
-
-    options = {"gtol": 1e-6 * float(jnp.abs(slope(start)[1]).max()), "maxiter": MAX_ITERATIONS}
-    bounded_curvature = lambda v: flat_outside(curvature(v))
-    found = minimize(bounded_slope, start, jac=True, hess=bounded_curvature, method="trust-exact", options=options)
+    slope, curvature = slope_and_curvature(residuals)
+    options = {"gtol": 1e-6 * np.abs(slope(start)[1]).max(), "maxiter": MAX_ITERATIONS, "initial_trust_radius": RADIUS}
+    found = minimize(slope, start, jac=True, hess=curvature, method="trust-exact", options=options)
     if not found.success:
         raise SamplingError(f"no mode of {model.name} was found: {found.message}")
+    energy = lambda u: -model.log_density(truth.at[free].set(u))
     return np.asarray(jax.jit(jax.hessian(energy))(chart(found.x)[free]))
+
+
+def slope_and_curvature(residuals: Callable[[Array], Array]) -> tuple[Callable[..., Any], Callable[..., np.ndarray]]:
+    """Half of the squares of residuals with its gradient, and Gauss and Newton's matrix in place of its Hessian.
+
+    With it the search takes a third of the iterations. Where there are no numbers, which is outside of a chart, the
+    value is infinite, for a search to turn back.
+    """
+    first = jax.jit(jax.value_and_grad(lambda v: 0.5 * (residuals(v) ** 2).sum()))
+
+    @jax.jit
+    def second(v: Array) -> Array:
+        jacobian = jax.jacfwd(residuals)(v)
+        return jacobian.T @ jacobian
+
+    def slope(v: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = first(v)
+        return float(value) if np.isfinite(value) else np.inf, np.nan_to_num(gradient)
+
+    return slope, lambda v: np.nan_to_num(second(v))
 
 
 def chart_of(model: Model, truth: Array) -> tuple[Callable[[Array], Array], Array]:
