@@ -6,12 +6,22 @@ import contextlib
 import hashlib
 import os
 import platform
+import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 
 MIN_SECONDS = 0.05  # of compilation, to be kept
 MAX_BYTES = 2**30  # in all
+TRACING = threading.RLock()  # two threads that trace one function at a time are too many for JAX
+
+
+def compiled(function: Any, *args: Any) -> Any:
+    """A jitted function, compiled for arguments like these: one thread traces, several compile."""
+    with TRACING:
+        program = function.lower(*args)
+    return program.compile()
 
 
 def keep_programs() -> None:

@@ -12,8 +12,10 @@ import numpy as np
 import xarray as xr
 from jax import lax
 
+from tightrope.compilation import compiled
 from tightrope.frames import FRAMES, choose_frame
 from tightrope.models import Conditioned, Model
+from tightrope.streams import stream
 from tightrope.systems import cheap_force
 from tightrope.types import Array, InputError, Lift, select
 
@@ -119,7 +121,8 @@ def prior_points(model: Model, key: Array, num_draws: int) -> np.ndarray:
 
         return lax.map(at, keys, batch_size=100)
 
-    draws, log_density, e_is_finite, smallest_scale = map(np.asarray, evaluate(model.data, jr.split(key, num_draws)))
+    args = (model.data, jr.split(stream(key), num_draws))
+    draws, log_density, e_is_finite, smallest_scale = map(np.asarray, compiled(evaluate, *args)(*args))
     not_positive = int((smallest_scale <= 0).sum())
     if not_positive:
         raise InputError(
@@ -166,7 +169,7 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
     noise_key, choice_key = jr.split(key)
     at_a_time = min(max(min(NUM_REFINED, len(u) // 4), 2 * num_chains), len(u))
     candidates = u[: MAX_BATCHES * at_a_time]
-    keys = jr.split(noise_key, len(candidates))
+    keys = jr.split(stream(noise_key), len(candidates))
 
     @jax.jit
     def descend(y: Array, u: Array, keys: Array) -> Any:
@@ -182,10 +185,11 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
         # One after the other: each stops when it has settled, and loops over few numbers are what XLA does best.
         return lax.map(lambda start: at(*start), (u, keys))
 
+    descents = compiled(descend, model.data, candidates[:at_a_time], keys[:at_a_time])
     refined, log_density = np.zeros((0, model.d)), np.zeros(0)
     for first in range(0, len(candidates) - at_a_time + 1, at_a_time):
         some = slice(first, first + at_a_time)
-        found, densities = map(np.asarray, descend(model.data, candidates[some], keys[some]))
+        found, densities = map(np.asarray, descents(model.data, candidates[some], keys[some]))
         refined, log_density = np.concatenate([refined, found]), np.concatenate([log_density, densities])
         good = np.flatnonzero(in_the_best_mode(model, log_density))
         # Else most descents end elsewhere, and perhaps none has met the main mode.

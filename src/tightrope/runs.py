@@ -15,6 +15,7 @@ import jax.random as jr
 import numpy as np
 
 from tightrope.adaptation import FIRST_STEP_SIZE, has_mass
+from tightrope.compilation import TRACING, compiled
 from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method, Window
@@ -160,13 +161,13 @@ class Run:
     def compile(self, keys: Any) -> Compiled:
         """The functions of the kernel for groups of one size."""
         started, zero, args = time.perf_counter(), jnp.array(0), self.beginning(keys)
-        chains = jax.eval_shape(self.kernel.begin, *args)
+        with TRACING:
+            chains = jax.eval_shape(self.kernel.begin, *args)
         with ThreadPoolExecutor(1) as pool:
-            advance = pool.submit(lambda: self.kernel.advance.lower(self.y, self.tuning, chains, zero, zero).compile())
-            begin = self.kernel.begin.lower(*args).compile()
-            compiled = Compiled(begin, advance.result())
+            advance = pool.submit(compiled, self.kernel.advance, self.y, self.tuning, chains, zero, zero)
+            functions = Compiled(compiled(self.kernel.begin, *args), advance.result())
         self.compile_times.append(time.perf_counter() - started)
-        return compiled
+        return functions
 
     def may_go_on(self) -> bool:
         return not self.stopped.is_set() and time.perf_counter() < self.deadline
