@@ -15,11 +15,26 @@ print(jax.config.jax_compilation_cache_dir, "/jax/compilation_cache/cache_hits" 
 """
 
 
-def start(home, **settings):
-    """Where a process keeps its programs, and whether it found one there; what it says besides."""
+SAMPLE = """
+import hashlib, sys, warnings
+import tightrope as tr
+from tightrope.kernel import Kernel
+
+traced, advance = [], Kernel._advance
+Kernel._advance = lambda self, *args: traced.append(args) or advance(self, *args)
+warnings.simplefilter("ignore", tr.SamplingWarning)
+model = tr.zoo.load("toy", sigma=float(sys.argv[1]))
+trace = tr.sample(model, 20, 20, 2, seed=1, method=tr.LiftedNUTS(max_depth=int(sys.argv[2])), progress=False)
+print(len(traced), hashlib.sha256(trace["posterior"]["theta"].values.tobytes()).hexdigest())
+"""
+
+
+def start(home, program=PROGRAM, *arguments, **settings):
+    """What a process prints that keeps its programs in a home, and what it says besides."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "TF_CPP"))}
     environment = ours | {"XDG_CACHE_HOME": str(home), **settings}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.split(), done.stderr
 
 
@@ -30,6 +45,19 @@ def test_a_second_process_finds_the_programs_of_the_first(tmp_path):
         assert directory.startswith(str(tmp_path / "tightrope"))
         assert found == is_found
         assert said == ""
+
+
+def test_a_posterior_of_the_zoo_is_traced_once_and_then_draws_the_same(tmp_path):
+    run = lambda sigma, depth: start(tmp_path, SAMPLE, sigma, depth, JAX_DISABLE_MOST_OPTIMIZATIONS="1")[0]
+    (traced, draws), (again, same) = run("0.1", "4"), run("0.1", "4")
+    assert (traced, again) == ("1", "0") and same == draws
+    (of_other_noise, others), (of_shorter_trees, _) = run("0.2", "4"), run("0.1", "3")
+    assert of_other_noise == of_shorter_trees == "1" and others != draws
+    for file in tmp_path.rglob("tightrope-*"):
+        content = file.read_bytes()
+        file.write_bytes(content[:-1000] + bytes(1000))
+    (mended, still_the_same) = run("0.1", "4")
+    assert mended == "1" and still_the_same == draws
 
 
 def test_where_the_user_says(tmp_path):

@@ -99,7 +99,7 @@ def test_starts_are_in_a_mode_that_has_mass():
     ]
 
 
-@pytest.mark.parametrize(("num_good", "num_looks"), [(16, 1), (15, 2), (8, 2), (5, 4), (1, 4)])
+@pytest.mark.parametrize(("num_good", "num_looks"), [(16, 1), (15, 2), (8, 2), (5, 4), (1, 8)])
 def test_more_draws_are_refined_where_few_agree(num_good, num_looks, monkeypatch):
     seen = []
 
@@ -110,6 +110,21 @@ def test_more_draws_are_refined_where_few_agree(num_good, num_looks, monkeypatch
     monkeypatch.setattr(initialise, "in_the_best_mode", in_the_best_mode)
     u = starting_points(small_model(), "auto", jr.key(0), 4)
     assert u.shape == (4, 3) and seen == [32 * (look + 1) for look in range(num_looks)]
+
+
+def test_after_the_best_draws_come_any(monkeypatch):
+    model, orders = small_model(), []
+    find_key, _ = jr.split(jr.key(0))
+    best_first = initialise.prior_points(model, find_key, initialise.NUM_DRAWS)
+    monkeypatch.setattr(initialise, "refine", lambda model, u, key: u)
+
+    def the_last_look(model, log_density):
+        return np.arange(len(log_density)) >= len(log_density) - 8
+
+    monkeypatch.setattr(initialise, "in_the_best_mode", the_last_look)
+    for u in starting_points(model, "auto", jr.key(0), 8):
+        orders.append(int(np.flatnonzero((best_first == u).all(axis=1))[0]))
+    assert min(orders) >= initialise.NUM_REFINED and max(orders) > len(best_first) // 2
 
 
 def test_prior_starts_are_draws_of_the_prior():

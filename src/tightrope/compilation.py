@@ -5,23 +5,120 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
 import platform
 import threading
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 MIN_SECONDS = 0.05  # of compilation, to be kept
 MAX_BYTES = 2**30  # in all
+MAKERS = ("jax", "jaxlib", "numpy", "numpyro", "scikit-fem", "scipy")
 TRACING = threading.RLock()  # two threads that trace one function at a time are too many for JAX
+HITS = threading.local()  # of each thread in JAX's own cache
 
 
-def compiled(function: Any, *args: Any) -> Any:
-    """A jitted function, compiled for arguments like these: one thread traces, several compile."""
+def note_hit(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        HITS.number = num_hits() + 1
+
+
+def num_hits() -> int:
+    return getattr(HITS, "number", 0)
+
+
+jax.monitoring.register_event_listener(note_hit)
+
+
+def compiled(trace: Callable[[], Any], name: str | None = None) -> Any:
+    """What is traced, compiled: one thread traces at a time, several compile.
+
+    With a name of all that the program is, but for the software that makes it, it is kept whole, where programs are
+    kept, and the next process need not even trace it. Programs of several names may be one.
+    """
+    file = None if name is None else file_of(name)
+    program = None if file is None else unkept(file)
+    if program is not None:
+        return program
     with TRACING:
-        program = function.lower(*args)
-    return program.compile()
+        traced = trace()
+    if file is None:
+        return traced.compile()
+    twin = file_of(traced.as_text()) or file
+    program = unkept(twin)
+    if program is None:
+        hits = num_hits()
+        program = traced.compile()
+        if num_hits() > hits:
+            return program  # what XLA has read from its own cache it cannot write down again
+        keep(twin, sealed(pickle.dumps(serialize(program))))
+    with contextlib.suppress(OSError):
+        keep(file, twin.read_bytes())
+    return program
+
+
+def file_of(name: str) -> Path | None:
+    """Where a program is kept; nowhere, if the folder is not ours."""
+    directory = jax.config.values["jax_compilation_cache_dir"]
+    if directory != str(programs_folder()):
+        return None
+    settings = [os.environ.get("XLA_FLAGS"), str(jax.config.values["jax_disable_most_optimizations"]), *software()]
+    digest = hashlib.sha256("\n".join(map(str, [name, *settings])).encode()).hexdigest()
+    return Path(directory) / f"tightrope-{digest[:32]}"
+
+
+@cache
+def software() -> tuple[str, ...]:
+    """The versions of what programs are made with and from; of our own code every line."""
+    source = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*")):
+        if path.suffix in (".py", ".csv"):
+            source.update(path.read_bytes())
+    return source.hexdigest(), *(f"{name} {version(name)}" for name in MAKERS)
+
+
+def keep(file: Path, content: bytes) -> None:
+    """Write a program down, whole or not at all."""
+    part = file.with_name(f"{file.name}-{os.getpid()}-{threading.get_ident()}")
+    with contextlib.suppress(OSError):
+        part.write_bytes(content)
+        part.replace(file)
+
+
+def sealed(content: bytes) -> bytes:
+    """With a checksum before it: what is damaged must not run."""
+    return hashlib.sha256(content).digest() + content
+
+
+def unsealed(content: bytes) -> bytes:
+    if sealed(content[32:]) != content:
+        raise ValueError("damaged")
+    return content[32:]
+
+
+def unkept(file: Path) -> Any:
+    """The program of a file; None if there is none, or none that can be read."""
+    try:
+        content = unsealed(file.read_bytes())
+        find_lapack()
+        program = deserialize_and_load(*pickle.loads(content))
+        os.utime(file)  # what is used stays
+    except Exception:  # there is none, or none that this JAX can read: it is made anew
+        return None
+    return program
+
+
+@cache
+def find_lapack() -> None:
+    """Let JAX look up the functions of LAPACK, as it does when a call to one is traced: a kept program only calls."""
+    with TRACING:
+        jax.jit(jax.lax.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), float))
 
 
 def keep_programs() -> None:
@@ -30,7 +127,7 @@ def keep_programs() -> None:
     is_quiet = os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3" or jax.__version_info__ >= (0, 12)  # not if JAX came before us
     if settings["jax_compilation_cache_dir"] or not settings["jax_enable_compilation_cache"] or not is_quiet:
         return
-    directory = cache_folder() / f"programs-{machine()}"
+    directory = programs_folder()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         trim(directory, MAX_BYTES)
@@ -40,11 +137,16 @@ def keep_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
 
 
+def programs_folder() -> Path:
+    return cache_folder() / f"programs-{machine()}"
+
+
 def cache_folder() -> Path:
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path("~/.cache").expanduser()) / "tightrope"
 
 
+@cache
 def machine() -> str:
     """A name for processors of this kind: in a home that machines share, each finds programs that it can run."""
     words = [platform.machine(), platform.processor()]

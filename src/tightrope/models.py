@@ -199,6 +199,10 @@ class Model:
         """The residual map given data, by default the observed ones."""
         return Conditioned(self.parameters, self.observations, self.data if y is None else y)
 
+    def known_as(self, program: str, *facts: Any) -> str | None:
+        """A name of a program that samples it, given further facts, if that can be told without a look at the model."""
+        return None if self.origin is None else repr((self.origin, program, *facts))
+
     def log_density(self, u: Array) -> Array:
         """Log posterior density of the coordinates u, up to the evidence."""
         return self.condition().log_density(u)

@@ -15,7 +15,7 @@ import jax.random as jr
 import numpy as np
 
 from tightrope.adaptation import FIRST_STEP_SIZE, has_mass
-from tightrope.compilation import TRACING, compiled
+from tightrope.compilation import compiled
 from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method, Window
@@ -161,11 +161,16 @@ class Run:
     def compile(self, keys: Any) -> Compiled:
         """The functions of the kernel for groups of one size."""
         started, zero, args = time.perf_counter(), jnp.array(0), self.beginning(keys)
-        with TRACING:
-            chains = jax.eval_shape(self.kernel.begin, *args)
+        kernel, facts = self.kernel, (self.method, self.num_warmup, jax.tree.map(jax.typeof, args))
+
+        def trace_advance() -> Any:
+            chains = jax.eval_shape(kernel.begin, *args)
+            return kernel.advance.lower(self.y, self.tuning, chains, zero, zero)
+
         with ThreadPoolExecutor(1) as pool:
-            advance = pool.submit(compiled, self.kernel.advance, self.y, self.tuning, chains, zero, zero)
-            functions = Compiled(compiled(self.kernel.begin, *args), advance.result())
+            advance = pool.submit(compiled, trace_advance, self.model.known_as("advance", *facts))
+            begin = compiled(lambda: kernel.begin.lower(*args), self.model.known_as("begin", *facts))
+            functions = Compiled(begin, advance.result())
         self.compile_times.append(time.perf_counter() - started)
         return functions
 

@@ -118,7 +118,7 @@ def row_of_grid(
         return over_steps(sigma, jnp.asarray(step_sizes), jnp.asarray(starts), keys)
 
     keys = jr.split(jr.key(0), (len(step_sizes), len(starts)))
-    return compiled(jax.jit(row), jnp.ones(()), keys)
+    return compiled(lambda: jax.jit(row).lower(jnp.ones(()), keys))
 
 
 def acceptance_grid(
