@@ -396,3 +396,17 @@ def test_squid_sodium_agrees_with_scipy():
 def test_squid_data_are_what_the_model_is_about(name, by_hand, allowed):
     """The constants of 1952 come near the data: signs and units are right."""
     assert np.sqrt(np.mean((forward(name)(by_hand) - load(name).observed["y"]) ** 2)) < allowed
+
+
+@pytest.mark.parametrize("name", ["nonlinear-ssm", "fitzhugh-nagumo", "hodgkin-huxley", "poisson", "toy"])
+def test_programs_with_one_name_are_one(name):
+    """Those of an inferred noise scale do not know which scale has made the data."""
+    small, large = (tr.zoo.load(name, sigma=sigma) for sigma in (0.1, 1.0))
+    text = lambda model: (
+        jax.jit(lambda u, y: model.condition(y).lift(u)).lower(jnp.zeros(model.d), model.data).as_text()
+    )
+    is_one = small.known_as("lift", 1) == large.known_as("lift", 1)
+    assert is_one == (name != "toy") == (text(small) == text(large))
+    assert small.known_as("lift", 1) != small.known_as("lift", 2)
+    other = small.with_observed(small.observed if small.is_named else next(iter(small.observed.values())))
+    assert other.known_as("lift") is None

@@ -201,7 +201,12 @@ class Model:
 
     def known_as(self, program: str, *facts: Any) -> str | None:
         """A name of a program that samples it, given further facts, if that can be told without a look at the model."""
-        return None if self.origin is None else repr((self.origin, program, *facts))
+        if self.origin is None:
+            return None
+        # A noise scale that is inferred has made the data, which are an argument of every program.
+        is_in_data = lambda option: option == "sigma" and option in self.parameters.names
+        options = {option: value for option, value in self.origin["options"].items() if not is_in_data(option)}
+        return repr((self.origin["name"], options, program, *facts))
 
     def log_density(self, u: Array) -> Array:
         """Log posterior density of the coordinates u, up to the evidence."""
