@@ -112,6 +112,18 @@ def test_more_draws_are_refined_where_few_agree(num_good, num_looks, monkeypatch
     assert u.shape == (4, 3) and seen == [32 * (look + 1) for look in range(num_looks)]
 
 
+def test_a_lesser_mode_that_is_met_more_often_is_rarely_first():
+    log_density = np.repeat([-8.0, 0.0, -2.0], [60, 3, 3])
+    orders = [initialise.likelier_first(jr.key(seed), log_density) for seed in range(200)]
+    assert all(sorted(order) == list(range(66)) for order in orders)
+    first = np.array(orders)[:, :4]
+    # A point of the lesser mode goes first with odds of 60 e^-4 to 3 + 3 / e, one of the third group with 3 / e.
+    odds = np.array([60 * np.exp(-4), 3.0, 3 * np.exp(-1)])
+    found = [np.mean(first[:, 0] < 60), np.mean((first[:, 0] >= 60) & (first[:, 0] < 63)), np.mean(first[:, 0] >= 63)]
+    np.testing.assert_allclose(found, odds / odds.sum(), atol=5 * 0.5 / np.sqrt(200))
+    assert (first >= 60).mean() > 0.6
+
+
 def test_after_the_best_draws_come_any(monkeypatch):
     model, orders = small_model(), []
     find_key, _ = jr.split(jr.key(0))

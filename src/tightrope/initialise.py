@@ -201,7 +201,7 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
         # Else most descents end elsewhere, and perhaps none has met the main mode.
         if len(good) >= max(ENOUGH, num_chains):
             break
-    return refined[np.resize(shuffled(choice_key, good), num_chains)]
+    return refined[np.resize(good[likelier_first(choice_key, log_density[good])], num_chains)]
 
 
 class Start(NamedTuple):
@@ -217,7 +217,20 @@ class Start(NamedTuple):
 
 def shuffled(key: Array, items: np.ndarray) -> np.ndarray:
     """In random order, by NumPy: JAX compiles a second to do it."""
-    return np.random.default_rng(np.asarray(jr.key_data(key))).permutation(items)
+    return generator(key).permutation(items)
+
+
+def generator(key: Array) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jr.key_data(key)))
+
+
+def likelier_first(key: Array, log_density: np.ndarray) -> np.ndarray:
+    """Places in random order, as if drawn one by one in proportion to the root of a density.
+
+    To the density itself, few would go first of a mode in which it varies by several nats; with no regard to it, those
+    of a lesser mode would that descents meet ten times as often, as on the problem of Boehm et al. (2014).
+    """
+    return np.argsort(-log_density / 2 - generator(key).gumbel(size=len(log_density)))
 
 
 def find_start(model: Model, init: Any, key: Array, num_chains: int) -> Start:
