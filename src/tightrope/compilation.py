@@ -57,9 +57,8 @@ def compiled(trace: Callable[[], Any], name: str | None = None) -> Any:
         program = traced.compile()
         if num_hits() > hits:
             return program  # what XLA has read from its own cache it cannot write down again
-        keep(twin, sealed(pickle.dumps(serialize(program))))
-    with contextlib.suppress(OSError):
-        keep(file, twin.read_bytes())
+        keep(twin, lambda: sealed(pickle.dumps(serialize(program))))
+    keep(file, twin.read_bytes)
     return program
 
 
@@ -83,11 +82,11 @@ def software() -> tuple[str, ...]:
     return source.hexdigest(), *(f"{name} {version(name)}" for name in MAKERS)
 
 
-def keep(file: Path, content: bytes) -> None:
+def keep(file: Path, content: Callable[[], bytes]) -> None:
     """Write a program down, whole or not at all."""
     part = file.with_name(f"{file.name}-{os.getpid()}-{threading.get_ident()}")
-    with contextlib.suppress(OSError):
-        part.write_bytes(content)
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no room, or nothing that XLA can write
+        part.write_bytes(content())
         part.replace(file)
 
 
