@@ -21,7 +21,7 @@ from tightrope.types import Array, InputError, Lift, select
 
 NUM_DRAWS = 1000  # prior draws to choose from
 NUM_REFINED = 32  # of them, how many are refined at a time
-MAX_BATCHES = 8  # of those: a fortieth of all descents meets the main mode of Boehm et al. (2014)
+MAX_BATCHES = 8  # of those: one in fifty descents meets the main mode of Boehm et al. (2014)
 ENOUGH = 16  # refined draws in the best mode found, to look no further
 MAX_NUMBERS = 10**7  # in all draws, where a model is large
 MAX_ITERATIONS = 100
