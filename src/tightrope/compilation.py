@@ -67,8 +67,9 @@ def file_of(name: str) -> Path | None:
     directory = jax.config.values["jax_compilation_cache_dir"]
     if directory != str(programs_folder()):
         return None
-    settings = [os.environ.get("XLA_FLAGS"), str(jax.config.values["jax_disable_most_optimizations"]), *software()]
-    digest = hashlib.sha256("\n".join(map(str, [name, *settings])).encode()).hexdigest()
+    is_quick = jax.config.values["jax_disable_most_optimizations"]
+    settings = (jax.default_backend(), os.environ.get("XLA_FLAGS"), is_quick, *software())
+    digest = hashlib.sha256("\n".join(map(str, (name, *settings))).encode()).hexdigest()
     return Path(directory) / f"tightrope-{digest[:32]}"
 
 

@@ -170,7 +170,7 @@ def refined_points(model: Model, u: np.ndarray, key: Array, num_chains: int) -> 
     """Prior draws, refined, the best first; chains are spread over those that are in a mode as good as the best."""
     noise_key, order_key, choice_key = jr.split(key, 3)
     at_a_time = min(max(min(NUM_REFINED, len(u) // 4), 2 * num_chains), len(u))
-    # The best explain data by noise at times, and so do what is refined of them: after them come any.
+    # The best may explain the data by noise, and what is refined of them does so too: after them come any.
     candidates = np.concatenate([u[:at_a_time], shuffled(order_key, u[at_a_time:])])[: MAX_BATCHES * at_a_time]
     keys = jr.split(stream(noise_key), len(candidates))
 

@@ -108,7 +108,7 @@ class Parameters:
     def evaluate(self, u: Array) -> tuple[dict[str, Array], Array]:
         """The parameters at u and the negative log density."""
         # A call, and a call still in what XLA makes of it, which would else copy the maps to wherever a parameter is
-        # used: a step of soil-hn-t35 takes two thirds of the time, and its program as much less to compile.
+        # used: a step of soil-hn-t35 takes two thirds of the time, and its program a fifth less to compile.
         return set_xla_metadata(self.maps_at(u), inlineable="false")
 
     @cached_property

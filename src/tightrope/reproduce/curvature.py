@@ -69,8 +69,7 @@ def hessian_at_mode(model: Model) -> np.ndarray:
 def slope_and_curvature(residuals: Callable[[Array], Array]) -> tuple[Callable[..., Any], Callable[..., np.ndarray]]:
     """Half of the squares of residuals with its gradient, and Gauss and Newton's matrix in place of its Hessian.
 
-    With it the search takes a third of the iterations. Where there are no numbers, which is outside of a chart, the
-    value is infinite, for a search to turn back.
+    Where there are no numbers, which is outside of a chart, the value is infinite, for a search to turn back.
     """
     first = jax.jit(jax.value_and_grad(lambda v: 0.5 * (residuals(v) ** 2).sum()))
 
