@@ -62,24 +62,34 @@ class Checkpoints(NamedTuple):
 
     def mark(self, index: Array, start: Arrow, before: Arrow, sum_before: Array) -> Checkpoints:
         """Note an even leaf as the start of a subtree."""
-        levels = jnp.arange(self.sum_before.shape[0])
-        here = ((levels == lax.population_count(index >> 1)) & (index % 2 == 0))[:, None]
-        return select(here, Checkpoints(start, before, sum_before), self)
+        level = jnp.where(index % 2 == 0, innermost(index), len(self.sum_before))  # out of range is dropped
+        note = lambda rows, row: rows.at[level].set(row, mode="drop")
+        return jax.tree.map(note, self, Checkpoints(start, before, sum_before))
 
     def turns(self, index: Array, last: Arrow, momentum_sum: Array) -> Array:
         """Whether any subtree that leaf `index` completes turns, as a whole or across its halves."""
-        levels = jnp.arange(self.sum_before.shape[0])
-        innermost = lax.population_count(index >> 1)
         num_completed = lax.population_count(index ^ (index + 1)) - 1  # trailing ones of index
-        completed = (levels <= innermost) & (levels > innermost - num_completed)
-        whole = is_turning(self.start, last, momentum_sum - self.sum_before)
+        at = lambda level: jax.tree.map(lambda rows: rows[level], self)
 
-        # The right half of the subtree at one level is the subtree at the next.
-        middle = jax.tree.map(lambda x: jnp.roll(x, -1, axis=0), self)
-        left = Stretch(self.start, middle.before, middle.sum_before - self.sum_before)
-        right = Stretch(middle.start, last, momentum_sum - middle.sum_before)
-        across = turns_across(left, right) & (levels < innermost)
-        return (completed & (whole | across)).any()
+        def is_left(look: tuple[Array, Array]) -> Array:
+            level, turning = look
+            return (level > innermost(index) - num_completed) & ~turning
+
+        def outward(look: tuple[Array, Array]) -> tuple[Array, Array]:
+            level, _ = look
+            # The right half of the subtree at one level is the subtree at the next.
+            whole, half = at(level), at(level + 1)
+            left = Stretch(whole.start, half.before, half.sum_before - whole.sum_before)
+            right = Stretch(half.start, last, momentum_sum - half.sum_before)
+            across = turns_across(left, right) & (level < innermost(index))
+            return level - 1, across | is_turning(whole.start, last, momentum_sum - whole.sum_before)
+
+        return lax.while_loop(is_left, outward, (innermost(index), jnp.array(False)))[1]
+
+
+def innermost(index: Array) -> Array:
+    """The level of the smallest subtree that holds a leaf and the one beside it."""
+    return lax.population_count(index >> 1)
 
 
 class Subtree(NamedTuple):
