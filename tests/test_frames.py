@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from jax import lax
 from small import DENSE, FORWARD, Small, exact_draw
 
-from tightrope.frames import FRAMES, choose_frame
+import tightrope as tr
+from tightrope.frames import FRAMES, MIN_FORWARD, choose_frame, longest_loop
 
 MODELS = ["sine", "bend", "fold"]
 SIGMAS = [0.3, None]  # None has the noise scale among the coordinates
@@ -129,6 +132,29 @@ def test_log_volume_gradient_is_the_dense_one(name, sigma):
     assert np.abs(dense).max() > 0.1
     for frame, gradient in zip(DENSE, np.moveaxis(ours, 1, 0), strict=True):
         np.testing.assert_allclose(gradient, dense, rtol=1e-8, atol=1e-8 * np.abs(dense).max(), err_msg=frame)
+
+
+@pytest.mark.parametrize("num_turns", [MIN_FORWARD - 1, MIN_FORWARD])
+def test_log_volume_gradient_goes_through_loops(num_turns):
+    """Back through a short one and forward through a long one, to the same answer."""
+
+    def forward(params):
+        swing = lambda x, _: (x + 0.01 * jnp.sin(params["a"] * x + params["b"]), x)
+        return lax.scan(swing, params["b"], length=num_turns)[1]
+
+    priors = {"a": dist.Normal(0.0, 1.0), "b": dist.Normal(0.0, 1.0)}
+    model = tr.Model(priors=priors, forward=forward, noise_scale=0.1, observed=np.zeros(num_turns)).condition()
+    residual, u = lambda u: model.lift(u).e, jnp.array([0.7, -0.4])
+    assert longest_loop(residual, u) == num_turns
+    is_forward = "reverse=True" not in str(jax.make_jaxpr(lambda u: gradient_at(model, u))(u))
+    assert is_forward == (num_turns == MIN_FORWARD)
+    dense = jax.grad(lambda u: half_log_det(jacobian_of(model, u)))(u)
+    assert np.abs(dense).min() > 0.1
+    np.testing.assert_allclose(gradient_at(model, u), dense, rtol=1e-8)
+
+
+def gradient_at(model, u):
+    return FRAMES["tall"].linearise(model, u)[2].log_volume_gradient(model, u)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1e-3, None])

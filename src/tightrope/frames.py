@@ -6,6 +6,8 @@ projection as an equation whose Jacobian at the start is the identity, so that o
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -84,14 +86,28 @@ class Frame(Protocol):
         """Find the point of the manifold that differs from (u, e) + move by a normal vector."""
 
 
+# Second derivatives of a model with few coordinates and a long loop are pushed forward through the loop, side by side: a
+# way back keeps dozens of numbers of every turn, each by a copy of the loop's body. A step of hodgkin-huxley (7 coordinates,
+# 1100 turns) compiles in 15 s in place of 51; with 200 turns there is no gain (benchmarks/README.md).
+MAX_FORWARD = 10  # coordinates
+MIN_FORWARD = 300  # turns
+
+
 def bilinear_gradient(model: ResidualMap, u: Array, left: Array, right: Array) -> Array:
     """Gradient in u of sum_a left_a . De(u) right_a, over the columns of left and right."""
+    residual = lambda u: model.lift(u).e
 
     def directional(u):
-        derivative = lambda direction: jax.jvp(lambda u: model.lift(u).e, (u,), (direction,))[1]
+        derivative = lambda direction: jax.jvp(residual, (u,), (direction,))[1]
         return jnp.sum(left * jax.vmap(derivative, 1, 1)(right))
 
-    return jax.grad(directional)(u)
+    goes_forward = model.d <= MAX_FORWARD and longest_loop(residual, u) >= MIN_FORWARD
+    return (jax.jacfwd if goes_forward else jax.grad)(directional)(u)
+
+
+def longest_loop(function: Callable[[Array], Array], x: Array) -> int:
+    """The most turns of a scan in a function, as those of solvers of differential equations; 0 without any."""
+    return max(map(int, re.findall(r"\blength=(\d+)", str(jax.make_jaxpr(function)(x)))), default=0)
 
 
 DIFFERENCE = 1e-4  # of a coordinate: adaptive solvers of equations jump by 1e-8 between neighbours
