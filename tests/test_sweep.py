@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import swept
 import xarray as xr
@@ -162,6 +163,22 @@ def test_a_cell_out_of_time_is_unfinished():
     cell = tr.Cell(model="toy", chains=1, warmup=10**6, max_time=0.1, method="rwm", init="truth")
     record = run_cell(cell)
     assert record["status"] == "unfinished" and "warm-up iterations" in record["error"]
+
+
+def test_a_cell_that_does_not_end_is_ended():
+    """As one whose compilation takes longer than all its time: nothing in the process looks at a clock then."""
+    here = os.getpid()
+
+    def forward(params):
+        if os.getpid() != here:
+            time.sleep(600.0)
+        return params["a"]
+
+    model = tr.Model(priors={"a": dist.Normal(0.0, 1.0)}, forward=forward, noise_scale=1.0, observed=1.0)
+    cell = tr.Cell(model=model, max_time=1.0)
+    record = run_apart(packed(cell, False), 1, lambda: True).record
+    assert record["status"] == "unfinished" and "ended from outside" in record["error"]
+    assert record["run_time"] < 300
 
 
 def test_a_cell_that_will_have_no_draws_is_given_up(monkeypatch):

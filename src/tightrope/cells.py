@@ -97,13 +97,7 @@ def name_of(definition: Mapping[str, Any]) -> str:
 def run_cell(cell: Cell, draws: Path | None = None, began: float | None = None) -> dict[str, Any]:
     """Sample, and say how it went, well or not; keep the draws too where a file is named for them."""
     began = time.time() if began is None else began
-    facts = {
-        "status": FAILED,
-        "error": None,
-        "versions": {name: version(name) for name in PACKAGES},
-        "host": platform.node(),
-        "began": began,
-    }
+    facts = provenance(began)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -113,6 +107,23 @@ def run_cell(cell: Cell, draws: Path | None = None, began: float | None = None) 
     except Exception as error:
         facts["error"] = sentence(error)
     return facts | {"run_time": time.time() - began}
+
+
+def overdue(cell: Cell, began: float) -> dict[str, Any]:
+    """The record of a run that is ended from outside, because it did not end itself."""
+    error = f"it was ended from outside: max_time, {cell.max_time:g} s, was over, and it still compiled or wrote."
+    return provenance(began) | {"status": UNFINISHED, "error": error, "run_time": time.time() - began}
+
+
+def provenance(began: float) -> dict[str, Any]:
+    """What is known of a run before it is made."""
+    return {
+        "status": FAILED,
+        "error": None,
+        "versions": {name: version(name) for name in PACKAGES},
+        "host": platform.node(),
+        "began": began,
+    }
 
 
 def outcome(cell: Cell, draws: Path | None, began: float) -> dict[str, Any]:

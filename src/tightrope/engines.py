@@ -11,17 +11,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from tightrope.cells import FAILED, Cell, run_cell
+from tightrope.cells import FAILED, Cell, overdue, run_cell
 from tightrope.store import as_json, write
 from tightrope.types import InputError
 
 CELL, RECORD, DRAWS, ERRORS = "cell", "record.json", "draws.nc", "errors"  # files between a process and its keeper
 SECONDS_PER_LOOK = 0.2
+GRACE, MIN_GRACE = 0.2, 5.0  # beyond a cell's time, a share of it and seconds: compilation does not stop in time
 INSTALL = "pip install 'tightrope[cluster]'"
 
 
@@ -106,7 +108,22 @@ def serve() -> None:
     threading.Thread(target=end_with_keeper, daemon=True).start()
     cell, keep_draws = pickle.loads((folder / CELL).read_bytes())
     began = (folder / CELL).stat().st_mtime  # when it was asked for: starting Python counts
-    write(folder / RECORD, as_json(run_cell(cell, folder / DRAWS if keep_draws else None, began)))
+    answered = threading.Lock()
+
+    def answer(record: dict[str, Any]) -> None:
+        if answered.acquire(blocking=False):  # the first to answer is heard
+            write(folder / RECORD, as_json(record))
+
+    def end_overdue() -> None:
+        answer(overdue(cell, began))
+        os._exit(1)
+
+    if cell.max_time is not None:
+        last = began + cell.max_time + max(MIN_GRACE, GRACE * cell.max_time)
+        timer = threading.Timer(max(0.0, last - time.time()), end_overdue)
+        timer.daemon = True
+        timer.start()
+    answer(run_cell(cell, folder / DRAWS if keep_draws else None, began))
 
 
 def end_with_keeper() -> None:
