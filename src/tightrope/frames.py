@@ -86,9 +86,9 @@ class Frame(Protocol):
         """Find the point of the manifold that differs from (u, e) + move by a normal vector."""
 
 
-# Second derivatives of a model with few coordinates and a long loop are pushed forward through the loop, side by side: a
-# way back keeps dozens of numbers of every turn, each by a copy of the loop's body. A step of hodgkin-huxley (7 coordinates,
-# 1100 turns) compiles in 15 s in place of 51; with 200 turns there is no gain (benchmarks/README.md).
+# Second derivatives of a model with few coordinates and a long loop are pushed forward through the loop, side by side:
+# a way back keeps dozens of numbers of every turn, each by a copy of the loop's body. A step of hodgkin-huxley (7
+# coordinates, 1100 turns) compiles in 15 s in place of 51; with 200 turns there is no gain (benchmarks/README.md).
 MAX_FORWARD = 10  # coordinates
 MIN_FORWARD = 300  # turns
 
