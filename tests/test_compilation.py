@@ -18,14 +18,17 @@ print(jax.config.jax_compilation_cache_dir, "/jax/compilation_cache/cache_hits" 
 SAMPLE = """
 import hashlib, sys, warnings
 import tightrope as tr
+from tightrope import initialise
 from tightrope.kernel import Kernel
 
 traced, advance = [], Kernel._advance
 Kernel._advance = lambda self, *args: traced.append(args) or advance(self, *args)
+found, refined_points = [], initialise.refined_points
+initialise.refined_points = lambda *args: found.append(args) or refined_points(*args)
 warnings.simplefilter("ignore", tr.SamplingWarning)
 model = tr.zoo.load("toy", sigma=float(sys.argv[1]))
 trace = tr.sample(model, 20, 20, 2, seed=1, method=tr.LiftedNUTS(max_depth=int(sys.argv[2])), progress=False)
-print(len(traced), hashlib.sha256(trace["posterior"]["theta"].values.tobytes()).hexdigest())
+print(len(traced), len(found), hashlib.sha256(trace["posterior"]["theta"].values.tobytes()).hexdigest())
 """
 
 
@@ -47,17 +50,17 @@ def test_a_second_process_finds_the_programs_of_the_first(tmp_path):
         assert said == ""
 
 
-def test_a_posterior_of_the_zoo_is_traced_once_and_then_draws_the_same(tmp_path):
+def test_a_posterior_of_the_zoo_is_traced_and_its_starts_are_found_once(tmp_path):
     run = lambda sigma, depth: start(tmp_path, SAMPLE, sigma, depth, JAX_DISABLE_MOST_OPTIMIZATIONS="1")[0]
-    (traced, draws), (again, same) = run("0.1", "4"), run("0.1", "4")
-    assert (traced, again) == ("1", "0") and same == draws
-    (of_other_noise, others), (of_shorter_trees, _) = run("0.2", "4"), run("0.1", "3")
-    assert of_other_noise == of_shorter_trees == "1" and others != draws
+    (traced, found, draws), (*again, same) = run("0.1", "4"), run("0.1", "4")
+    assert (traced, found, *again) == ("1", "1", "0", "0") and same == draws
+    (*of_other_noise, others), (*of_shorter_trees, _) = run("0.2", "4"), run("0.1", "3")
+    assert of_other_noise == ["1", "1"] and of_shorter_trees == ["1", "0"] and others != draws
     for file in tmp_path.rglob("tightrope-*"):
         content = file.read_bytes()
         file.write_bytes(content[:-1000] + bytes(1000))
-    (mended, still_the_same) = run("0.1", "4")
-    assert mended == "1" and still_the_same == draws
+    *mended, still_the_same = run("0.1", "4")
+    assert mended == ["1", "1"] and still_the_same == draws
 
 
 def test_where_the_user_says(tmp_path):

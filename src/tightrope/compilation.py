@@ -1,9 +1,10 @@
-"""Keep compiled programs from one process to the next, so that the second start of a model is quick."""
+"""Keep compiled programs, and starts, from one process to the next, so that the second start of a model is quick."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pickle
 import platform
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 MIN_SECONDS = 0.05  # of compilation, to be kept
@@ -62,8 +64,24 @@ def compiled(trace: Callable[[], Any], name: str | None = None) -> Any:
     return program
 
 
+def remembered(find: Callable[[], np.ndarray], name: str | None = None) -> np.ndarray:
+    """Numbers that take long to find; with a name of all that they depend on, but for the software, they are kept."""
+    file = None if name is None else file_of(name)
+    if file is None:
+        return find()
+    try:
+        found = np.load(io.BytesIO(unsealed(file.read_bytes())))
+        os.utime(file)
+    except (OSError, ValueError):  # there are none, or they are damaged
+        found = find()
+        content = io.BytesIO()
+        np.save(content, found)
+        keep(file, lambda: sealed(content.getvalue()))
+    return found
+
+
 def file_of(name: str) -> Path | None:
-    """Where a program is kept; nowhere, if the folder is not ours."""
+    """Where something is kept; nowhere, if the folder is not ours."""
     directory = jax.config.values["jax_compilation_cache_dir"]
     if directory != str(programs_folder()):
         return None
@@ -84,7 +102,7 @@ def software() -> tuple[str, ...]:
 
 
 def keep(file: Path, content: Callable[[], bytes]) -> None:
-    """Write a program down, whole or not at all."""
+    """Write something down, whole or not at all."""
     part = file.with_name(f"{file.name}-{os.getpid()}-{threading.get_ident()}")
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no room, or nothing that XLA can write
         part.write_bytes(content())
