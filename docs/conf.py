@@ -20,7 +20,7 @@ copyright = author
 release = importlib.metadata.version("tightrope")
 
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
-exclude_patterns = ["numpyro-table.md"]
+exclude_patterns = ["numpyro-table.md", "reproduction/**"]
 
 os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")  # of tqdm, in every notebook
 
@@ -68,7 +68,15 @@ def copy_report(app, error):
         shutil.copy(HERE / pages.REPORT, app.outdir / "example-report.html")
 
 
+def copy_reproduction(app, error):
+    """The page that `tightrope reproduce` has left, with its pictures and their data, beside the one that shows it."""
+    if error is None:
+        records = shutil.ignore_patterns("cells")
+        shutil.copytree(HERE / "reproduction", app.outdir / "reproduction", ignore=records, dirs_exist_ok=True)
+
+
 def setup(app):
     app.add_html_math_renderer("mathml", inline_renderers=(inline_formula, None), block_renderers=(block_formula, None))
     app.connect("autodoc-process-docstring", lambda app, what, name, found, options, lines: pages.to_rst(lines))
     app.connect("build-finished", copy_report)
+    app.connect("build-finished", copy_reproduction)

@@ -157,4 +157,4 @@ def medians(table: pd.DataFrame, by: list[str]) -> pd.Series:
 
 
 def told(value: float) -> str:
-    return "not converged" if np.isnan(value) else f"{value:.3g}"
+    return "not converged" if np.isnan(value) else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
