@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 
+import tightrope as tr
 from tightrope import compilation
 
 PROGRAM = """
@@ -61,6 +62,23 @@ def test_a_posterior_of_the_zoo_is_traced_and_its_starts_are_found_once(tmp_path
         file.write_bytes(content[:-1000] + bytes(1000))
     *mended, still_the_same = run("0.1", "4")
     assert mended == ["1", "1"] and still_the_same == draws
+
+
+OPTIONS = """
+from tightrope.compilation import file_of
+print(*(file_of("program", options) for options in ({}, {"fast": True}, {"fast": False})))
+"""
+
+
+def test_a_program_is_known_by_its_options(tmp_path):
+    files = start(tmp_path, OPTIONS)[0]
+    assert "None" not in files and len({*files}) == 3
+
+
+def test_filters_are_not_one_piece():
+    lifted, flat = tr.LiftedNUTS(), tr.NUTS()
+    chain, toy = (tr.zoo.load(name).condition() for name in ("nonlinear-ssm", "toy"))
+    assert [method.suits_one_piece(model) for method in (lifted, flat) for model in (chain, toy)] == [0, 1, 1, 1]
 
 
 def test_where_the_user_says(tmp_path):

@@ -9,7 +9,7 @@ import os
 import pickle
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,9 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 MIN_SECONDS = 0.05  # of compilation, to be kept
 MAX_BYTES = 2**30  # in all
 MAKERS = ("jax", "jaxlib", "numpy", "numpyro", "scikit-fem", "scipy")
+# Loops with kernels that XLA has planned to write in its newer way are never one piece of machine code: a step of the
+# toy takes 10 us in place of 4. Later versions have no other way.
+ONE_PIECE: dict[str, bool] = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 10) else {}
 TRACING = threading.RLock()  # two threads that trace one function at a time are too many for JAX
 HITS = threading.local()  # of each thread in JAX's own cache
 
@@ -38,25 +41,26 @@ def num_hits() -> int:
 jax.monitoring.register_event_listener(note_hit)
 
 
-def compiled(trace: Callable[[], Any], name: str | None = None) -> Any:
-    """What is traced, compiled: one thread traces at a time, several compile.
+def compiled(trace: Callable[[], Any], name: str | None = None, options: Mapping[str, bool] | None = None) -> Any:
+    """What is traced, compiled with the options of XLA: one thread traces at a time, several compile.
 
     With a name of all that the program is, but for the software that makes it, it is kept whole, where programs are
     kept, and the next process need not even trace it. Programs of several names may be one.
     """
-    file = None if name is None else file_of(name)
+    settings = dict(options or {})
+    file = None if name is None else file_of(name, settings)
     program = None if file is None else unkept(file)
     if program is not None:
         return program
     with TRACING:
         traced = trace()
     if file is None:
-        return traced.compile()
-    twin = file_of(traced.as_text()) or file
+        return traced.compile(compiler_options=settings)
+    twin = file_of(traced.as_text(), settings) or file
     program = unkept(twin)
     if program is None:
         hits = num_hits()
-        program = traced.compile()
+        program = traced.compile(compiler_options=settings)
         if num_hits() > hits:
             return program  # what XLA has read from its own cache it cannot write down again
         keep(twin, lambda: sealed(pickle.dumps(serialize(program))))
@@ -80,14 +84,14 @@ def remembered(find: Callable[[], np.ndarray], name: str | None = None) -> np.nd
     return found
 
 
-def file_of(name: str) -> Path | None:
+def file_of(name: str, options: Mapping[str, bool] | None = None) -> Path | None:
     """Where something is kept; nowhere, if the folder is not ours."""
     directory = jax.config.values["jax_compilation_cache_dir"]
     if directory != str(programs_folder()):
         return None
     is_quick = jax.config.values["jax_disable_most_optimizations"]
     settings = (jax.default_backend(), os.environ.get("XLA_FLAGS"), is_quick, *software())
-    digest = hashlib.sha256("\n".join(map(str, (name, *settings))).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(map(str, (name, options, *settings))).encode()).hexdigest()
     return Path(directory) / f"tightrope-{digest[:32]}"
 
 

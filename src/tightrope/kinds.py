@@ -97,6 +97,10 @@ class Method(ABC):
         """The lengths in which the integrator counts positions."""
         return 1.0
 
+    def suits_one_piece(self, model: ResidualMap) -> bool:
+        """Whether steps are faster where XLA makes one piece of machine code of what it can."""
+        return True
+
     def saved_like(self, tuning: Any, num_arrays: int) -> Any:
         """What the first tuning may have become, if a checkpoint has so many arrays of it."""
         return tuning
@@ -177,6 +181,9 @@ class Lifting(Method):
         if self.frame == "markov" and not getattr(model, "has_links", False):
             raise InputError('frame="markov" is for a tr.StateSpaceModel: use "auto".')
         return choose_frame(model) if self.frame == "auto" else self.frame
+
+    def suits_one_piece(self, model: ResidualMap) -> bool:
+        return self.frame_name(model) != "markov"  # its filters take half as long again
 
     def solver_name(self, model: ResidualMap) -> str:
         if self.solver != "auto":

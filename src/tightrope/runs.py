@@ -15,7 +15,7 @@ import jax.random as jr
 import numpy as np
 
 from tightrope.adaptation import FIRST_STEP_SIZE, has_mass
-from tightrope.compilation import compiled
+from tightrope.compilation import ONE_PIECE, compiled
 from tightrope.initialise import Start, as_good_as_the_best
 from tightrope.kernel import Draw, Kernel
 from tightrope.kinds import Method, Window
@@ -162,14 +162,15 @@ class Run:
         """The functions of the kernel for groups of one size."""
         started, zero, args = time.perf_counter(), jnp.array(0), self.beginning(keys)
         kernel, facts = self.kernel, (self.method, self.num_warmup, jax.tree.map(jax.typeof, args))
+        options = ONE_PIECE if self.method.suits_one_piece(self.model.condition()) else None
 
         def trace_advance() -> Any:
             chains = jax.eval_shape(kernel.begin, *args)
             return kernel.advance.lower(self.y, self.tuning, chains, zero, zero)
 
         with ThreadPoolExecutor(1) as pool:
-            advance = pool.submit(compiled, trace_advance, self.model.known_as("advance", *facts))
-            begin = compiled(lambda: kernel.begin.lower(*args), self.model.known_as("begin", *facts))
+            advance = pool.submit(compiled, trace_advance, self.model.known_as("advance", *facts), options)
+            begin = compiled(lambda: kernel.begin.lower(*args), self.model.known_as("begin", *facts), options)
             functions = Compiled(begin, advance.result())
         self.compile_times.append(time.perf_counter() - started)
         return functions

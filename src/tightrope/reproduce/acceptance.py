@@ -15,7 +15,7 @@ import xarray as xr
 from jax import lax
 
 from tightrope import methods, plots, zoo
-from tightrope.compilation import compiled
+from tightrope.compilation import ONE_PIECE, compiled
 from tightrope.kinds import Method
 from tightrope.models import Model
 from tightrope.reproduce.loop import points
@@ -118,7 +118,7 @@ def row_of_grid(
         return over_steps(sigma, jnp.asarray(step_sizes), jnp.asarray(starts), keys)
 
     keys = jr.split(jr.key(0), (len(step_sizes), len(starts)))
-    return compiled(lambda: jax.jit(row).lower(jnp.ones(()), keys))
+    return compiled(lambda: jax.jit(row).lower(jnp.ones(()), keys), options=ONE_PIECE)
 
 
 def acceptance_grid(
