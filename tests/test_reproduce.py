@@ -32,12 +32,12 @@ from tightrope.reproduce import (
 from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop, row_of_grid
 from tightrope.reproduce.curvature import chart_of, extremes, hessian_at_mode, slope_and_curvature
 from tightrope.reproduce.density import posteriors, surfaces
-from tightrope.reproduce.efficiency import collapses, converges, fall, keeps_its_pace, never_converges
-from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, medians, sets, spread
+from tightrope.reproduce.efficiency import Rates, collapses, converges, fall, keeps_its_pace, never_converges, rates_in
+from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, agree, medians, sets, spread
 from tightrope.reproduce.fields import disc
 from tightrope.reproduce.loop import points
 from tightrope.reproduce.measured import told_ratio
-from tightrope.reproduce.step_sizes import agree, step_slopes
+from tightrope.reproduce.step_sizes import step_slopes
 from tightrope.reproduce.sticking import most_in_a_row
 
 MUCH_COMPUTED = True
@@ -292,24 +292,50 @@ def test_a_figure_against_noise_is_drawn_of_what_was_found(limit, last, tmp_path
     assert all((tmp_path / f"figure-4.{kind}").exists() for kind in ("csv", "png", "svg"))
 
 
-def rates(**lines):
-    """ESS per second by line, at three noise scales."""
-    return pd.DataFrame(lines, index=[1e-3, 1e-1, 1.0]).T
-
-
 NONE = np.nan
+
+
+def rates(late=False, **lines):
+    """ESS per second by line, at three noise scales; none where it did not converge, or was late."""
+    median = pd.DataFrame(lines, index=[1e-3, 1e-1, 1.0]).T
+    return Rates(median, median.isna() & late)
 
 
 def test_claims_are_judged_by_what_was_found():
     flat = rates(**dict.fromkeys(LIFTED, (50.0, 60.0, 100.0)), **dict.fromkeys(HMC, (1.0, 5.0, 100.0)))
-    assert fall(flat.loc["HMC, dense"]) == 100 and fall(flat.loc["lifted, Newton"]) == 2
+    assert fall(flat.median.loc["HMC, dense"]) == 100 and fall(flat.median.loc["lifted, Newton"]) == 2
     assert keeps_its_pace(flat).is_borne_out and collapses(flat, "HMC", HMC).is_borne_out
     assert converges(flat).is_borne_out and not never_converges(flat).is_borne_out
-    other = rates(**dict.fromkeys(LIFTED, (NONE, 60.0, 100.0)), **dict.fromkeys(HMC, (NONE, NONE, NONE)))
-    assert fall(other.loc["HMC, dense"]) == np.inf
-    assert not keeps_its_pace(other).is_borne_out and collapses(other, "HMC", HMC).is_borne_out
-    assert not converges(other).is_borne_out and never_converges(other).is_borne_out
+    lines = {**dict.fromkeys(LIFTED, (NONE, 60.0, 100.0)), **dict.fromkeys(HMC, (NONE, NONE, NONE))}
+    other = rates(**lines)
+    assert fall(other.median.loc["HMC, dense"]) == np.inf
+    assert keeps_its_pace(other).is_borne_out is False and collapses(other, "HMC", HMC).is_borne_out
+    assert converges(other).is_borne_out is False and never_converges(other).is_borne_out
     assert "HMC, dense none left" in collapses(other, "HMC", HMC).found
+
+
+def test_what_there_was_no_time_for_is_not_told():
+    lines = {**dict.fromkeys(LIFTED, (NONE, 60.0, 100.0)), LIFTED[1]: (60.0, 60.0, 100.0)}
+    late = rates(late=True, **lines)
+    assert keeps_its_pace(late).is_borne_out is None and converges(late).is_borne_out is None
+    assert f"{LIFTED[0]} unknown, {LIFTED[1]} 1.7 times" in keeps_its_pace(late).found
+    slow = rates(late=True, **{**lines, LIFTED[1]: (1.0, 60.0, 100.0)})
+    assert keeps_its_pace(slow).is_borne_out is False
+
+
+def test_what_is_late_is_told_from_what_does_not_converge():
+    row = lambda line, status, r_hat: {
+        "line": line,
+        "sigma": 0.1,
+        "status": status,
+        "r_hat": r_hat,
+        "ess_per_second": 9.0,
+    }
+    rows = [row("a", "finished", 1.2), row("b", "unfinished", NONE), row("c", "unfinished", 1.0)]
+    table = pd.DataFrame(rows).assign(is_converged=lambda table: table["r_hat"] <= 1.05)
+    median, is_late = rates_in(table)
+    assert median[0.1].isna().tolist() == [True, True, False]
+    assert is_late[0.1].tolist() == [False, True, False]
 
 
 def test_slopes_of_steps_are_those_below_the_largest_noise():

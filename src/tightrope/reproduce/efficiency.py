@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tightrope.cells import UNFINISHED
 from tightrope.reproduce import pictures
-from tightrope.reproduce.families import HMC, LIFTED, RIEMANNIAN, family_table, medians, told
+from tightrope.reproduce.families import HMC, LIFTED, RIEMANNIAN, agree, family_table, medians, told
 from tightrope.reproduce.request import Claim, Request
 
 FLAT, STEEP = 3.0, 10.0  # a fall by less is none to speak of, one by more is a collapse
+
+
+class Rates(NamedTuple):
+    """ESS per second by line and noise scale."""
+
+    median: pd.DataFrame  # NaN where no run converged
+    is_late: pd.DataFrame  # whether that may be because time was up
 
 
 def figure_4(request: Request) -> list[Claim]:
@@ -44,16 +53,25 @@ def figure_8(request: Request) -> list[Claim]:
     return [keeps_its_pace(found), never_converges(found)]
 
 
-def against_noise(request: Request) -> pd.DataFrame:
-    """Run a family, then draw and tell what the file holds; ESS per second by line and noise scale."""
+def against_noise(request: Request) -> Rates:
+    """Run a family, then draw and tell what the file holds."""
     table = family_table(request, request.target)
-    found = medians(table, ["line", "sigma"]).unstack("sigma")
+    found = rates_in(table)
     for line in table["line"].unique():
-        values = " ".join(f"{sigma:.0e}: {told(value)}" for sigma, value in found.loc[line].items())
+        pairs = zip(found.median.loc[line].items(), found.is_late.loc[line], strict=True)
+        values = " ".join(f"{sigma:.0e}: {'out of time' if late else told(value)}" for (sigma, value), late in pairs)
         request.say(f"{line:28} ESS/s at sigma  {values}")
-    pictures.efficiency(table, found, request.file(""))
+    pictures.efficiency(table, found.median, request.file(""))
     request.left(".csv", ".png", ".svg")
     return found
+
+
+def rates_in(table: pd.DataFrame) -> Rates:
+    """Medians over the runs of each line at each noise scale."""
+    by = ["line", "sigma"]
+    median = medians(table, by).unstack("sigma")
+    is_unfinished = (table["status"] == UNFINISHED).groupby([table[name] for name in by]).any().unstack("sigma")
+    return Rates(median, median.isna() & is_unfinished)
 
 
 def fall(values: pd.Series) -> float:
@@ -63,35 +81,39 @@ def fall(values: pd.Series) -> float:
 
 
 def told_falls(falls: dict[str, float]) -> str:
-    words = {line: "none left" if np.isinf(value) else f"{value:.2g} times" for line, value in falls.items()}
-    return "from the largest noise to the smallest " + ", ".join(f"{line} {word}" for line, word in words.items())
+    word = lambda value: "unknown" if np.isnan(value) else "none left" if np.isinf(value) else f"{value:.2g} times"
+    words = [f"{line} {word(value)}" for line, value in falls.items()]
+    return "from the largest noise to the smallest " + ", ".join(words)
 
 
-def keeps_its_pace(found: pd.DataFrame) -> Claim:
-    falls = {line: fall(found.loc[line]) for line in LIFTED}
+def keeps_its_pace(found: Rates) -> Claim:
+    is_known = {line: not found.is_late.loc[line].iloc[0] for line in LIFTED}
+    falls = {line: fall(found.median.loc[line]) if is_known[line] else np.nan for line in LIFTED}
     text = "The lifted sampler keeps its pace as the noise vanishes, with every solver."
-    return Claim(text, all(value < FLAT for value in falls.values()), told_falls(falls))
+    return Claim(text, agree(list(falls.values()), lambda value: value < FLAT), told_falls(falls))
 
 
-def collapses(found: pd.DataFrame, who: str, lines: Sequence[str]) -> Claim:
-    falls = {line: fall(found.loc[line]) for line in lines}
+def collapses(found: Rates, who: str, lines: Sequence[str]) -> Claim:
+    falls = {line: fall(found.median.loc[line]) for line in lines}
     text = f"{who} slows down or stops converging as the noise vanishes."
     return Claim(text, all(value > STEEP for value in falls.values()), told_falls(falls))
 
 
-def converges(found: pd.DataFrame) -> Claim:
-    at, text = counts(found, LIFTED[:1]), "The lifted sampler by Newton converges at every noise scale."
-    return Claim(text, all(number == found.shape[1] for number in at.values()), told_counts(at, found.shape[1]))
+def converges(found: Rates) -> Claim:
+    line, *_ = LIFTED
+    converged = found.median.loc[line].notna().astype(float).mask(found.is_late.loc[line])
+    text = "The lifted sampler by Newton converges at every noise scale."
+    return Claim(text, agree(list(converged), bool), told_counts(counts(found, [line]), converged.size))
 
 
-def never_converges(found: pd.DataFrame) -> Claim:
+def never_converges(found: Rates) -> Claim:
     at, text = counts(found, HMC), "HMC converges at no noise scale, with either metric."
-    return Claim(text, not any(at.values()), told_counts(at, found.shape[1]))
+    return Claim(text, not any(at.values()), told_counts(at, found.median.shape[1]))
 
 
-def counts(found: pd.DataFrame, lines: Sequence[str]) -> dict[str, int]:
+def counts(found: Rates, lines: Sequence[str]) -> dict[str, int]:
     """At how many noise scales each line converges."""
-    return {line: int(found.loc[line].notna().sum()) for line in lines}
+    return {line: int(found.median.loc[line].notna().sum()) for line in lines}
 
 
 def told_counts(counts: dict[str, int], total: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,3 +158,11 @@ def medians(table: pd.DataFrame, by: list[str]) -> pd.Series:
 
 def told(value: float) -> str:
     return "not converged" if np.isnan(value) else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def agree(values: Sequence[float], is_so: Callable[[float], bool]) -> bool | None:
+    """Whether something is so of all values; None if some are not known, and it is so of the others."""
+    known = [value for value in values if not np.isnan(value)]
+    if not all(map(is_so, known)):
+        return False
+    return True if len(known) == len(values) else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
 from tightrope.reproduce import pictures
-from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, RIEMANNIAN, family_table
+from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, RIEMANNIAN, agree, family_table
 from tightrope.reproduce.request import Claim, Request
 
 MAX_SLOPE, MIN_SLOPE = 0.2, 0.5  # of log step size over log noise: next to none, and one that shrinks
@@ -61,14 +59,6 @@ def figure_c2(request: Request) -> list[Claim]:
             "runs with R-hat up to 1.01 below it: " + ", ".join(f"{line} {n}" for line, n in agreeing.items()),
         ),
     ]
-
-
-def agree(slopes: list[float], is_so: Callable[[float], bool]) -> bool | None:
-    """Whether something is so of all slopes; None if some are not known, and it is so of the others."""
-    known = [slope for slope in slopes if not np.isnan(slope)]
-    if not all(map(is_so, known)):
-        return False
-    return True if len(known) == len(slopes) else None
 
 
 def step_slopes(table: pd.DataFrame) -> pd.Series:
