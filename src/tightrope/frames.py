@@ -59,7 +59,7 @@ def dense_newton(equation: Equation, s: Array) -> tuple[Trial, Array]:
     """Newton's step by the whole Jacobian of rho."""
     push = lambda direction: jax.jvp(equation.at, (s,), (direction,))
     trial, slope = jax.vmap(push, out_axes=(None, -1))(jnp.eye(s.size))
-    return trial, -jnp.linalg.solve(slope.rho, trial.rho)
+    return trial, -small_solve(slope.rho, trial.rho[:, None])[:, 0]
 
 
 class Frame(Protocol):

@@ -49,7 +49,7 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     share = ROW * (len(lines) + 2)
     left.set_ylim(np.exp(low - (high - low) * share / (1 - share)))  # room for the crosses below all else
     plain_numbers(right)
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     plots.save(figure, stem)
 
 
