@@ -13,7 +13,7 @@ from skfem.models.poisson import unit_load
 
 import tightrope as tr
 from tightrope.frames import bilinear_gradient
-from tightrope.zoo.elements import Diffusion
+from tightrope.zoo.elements import DIRECTIONS, Diffusion
 from tightrope.zoo.poisson import SENSORS, matern_factor
 
 
@@ -52,12 +52,22 @@ def test_sensors(elements):
     np.testing.assert_allclose((x + 1j * y)[1:] / np.hypot(x, y)[1:], expected, atol=1e-12)
 
 
-def test_rows_touch_their_neighbours_only(elements):
-    rows = elements.rows
-    i, j = elements.mesh.facets[:, (elements.mesh.facets < elements.num_inner).all(0)]
-    row = np.where(rows.side == 1, 2 * rows.depth.max() - rows.depth, rows.depth)
-    assert abs(row[i] - row[j]).max() == 1
-    assert sorted(rows.nodes[rows.nodes >= 0]) == list(range(elements.num_inner))
+def test_neighbours_of_the_mesh_are_neighbours_on_the_lattice(elements):
+    i, j = elements.mesh.facets
+    shifts = elements.places[i] - elements.places[j]
+    assert (shifts[:, None] == DIRECTIONS).all(-1).any(1).all()
+    assert (elements.node_at[tuple(elements.places.T)] == np.arange(elements.num_nodes)).all()
+
+
+def test_the_factor_is_that_of_the_stiffness(elements):
+    rng = np.random.default_rng(4)
+    conductivity = jnp.asarray(rng.uniform(0.5, 2.0, elements.local.shape[:3]))
+    x = np.zeros(elements.node_at.shape)
+    x[tuple(elements.places[: elements.num_inner].T)] = rng.normal(size=elements.num_inner)
+    load = elements.apply(conductivity, jnp.asarray(x[1:-1, 1:-1]))
+    assert not load[~elements.is_inner[1:-1, 1:-1]].any()
+    by_node = lambda rows: np.pad(rows, 1)[tuple(elements.places[: elements.num_inner].T)]
+    np.testing.assert_allclose(elements.solve(conductivity, by_node(load)), by_node(x[1:-1, 1:-1]), rtol=1e-9)
 
 
 def test_constant_conductivity_has_a_closed_form():

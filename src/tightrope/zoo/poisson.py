@@ -50,7 +50,7 @@ def poisson(sigma: float = 0.1, kappa: float = 4.0) -> Model:
     in_range("kappa", kappa, 0.0, np.inf)
     elements = Diffusion(NUM_RINGS)
     load = SOURCE * elements.areas[: elements.num_inner]
-    forward = lambda params: elements.solve(elements.conductivity(params["z"]), jnp.asarray(load))[SENSORS]
+    forward = lambda params: elements.solve(elements.conductivity(params["z"]), jnp.asarray(load), SENSORS)
     factor = matern_factor(elements, kappa)
     truth = {"z": factor @ np.random.default_rng(SEED).normal(size=len(factor)), "sigma": sigma}
     return Model(
