@@ -32,11 +32,11 @@ from tightrope.reproduce import (
 from tightrope.reproduce.acceptance import acceptance_grid, largest_steps, points_on_the_loop, row_of_grid
 from tightrope.reproduce.curvature import chart_of, extremes, hessian_at_mode, slope_and_curvature
 from tightrope.reproduce.density import posteriors, surfaces
-from tightrope.reproduce.efficiency import Rates, collapses, converges, fall, keeps_its_pace, never_converges, rates_in
-from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, agree, medians, sets, spread
+from tightrope.reproduce.efficiency import collapses, converges, fall, keeps_its_pace, never_converges
+from tightrope.reproduce.families import FAMILIES, HMC, LIFTED, Rates, agree, medians, rates_in, sets, spread
 from tightrope.reproduce.fields import disc
 from tightrope.reproduce.loop import points
-from tightrope.reproduce.measured import told_ratio
+from tightrope.reproduce.measured import OURS, beats, exception, told_ratio
 from tightrope.reproduce.step_sizes import step_slopes
 from tightrope.reproduce.sticking import most_in_a_row
 
@@ -235,8 +235,30 @@ def test_a_posterior_without_draws_has_no_step_sizes(tmp_path):
 
 
 def test_a_ratio_to_what_did_not_converge_is_put_into_words():
-    assert told_ratio(3.0, 2.0) == "1.5" and told_ratio(0.0, 2.0) == told_ratio(0.0, 0.0) == "not converged"
-    assert "the other not converged" in told_ratio(3.0, 0.0)
+    assert [told_ratio(value) for value in (1.5, 0.0, np.nan)] == ["1.5", "not converged", "unknown"]
+    assert "the other not converged" in told_ratio(np.inf)
+
+
+@pytest.mark.parametrize(
+    ("newton", "dense", "late", "is_so"),
+    [
+        (2.0, 1.0, (), True),
+        (1.0, 2.0, (), False),
+        (2.0, np.nan, (), True),
+        (np.nan, np.nan, (), False),
+        (np.nan, 1.0, ("lifted, Newton",), None),
+        (2.0, np.nan, ("HMC, dense",), None),
+    ],
+)
+def test_methods_of_the_table_are_compared_where_both_had_time(newton, dense, late, is_so):
+    lines = {"lifted, Newton": newton, "HMC, dense": dense, OURS: 3.0}
+    median = pd.DataFrame({"lotka-volterra": lines})
+    is_late = pd.DataFrame({"lotka-volterra": {line: line in late for line in lines}})
+    found = Rates(median, is_late, median.notna())
+    assert beats(found, "HMC, dense", ["lotka-volterra"]).is_borne_out is is_so
+    other = exception(found).is_borne_out
+    assert other is (None if late else bool(dense > newton))
+    assert ("out of time" in exception(found).found) is bool(late)
 
 
 @pytest.mark.parametrize("target", FAMILIES)
@@ -298,7 +320,7 @@ NONE = np.nan
 def rates(late=False, **lines):
     """ESS per second by line, at three noise scales; none where it did not converge, or was late."""
     median = pd.DataFrame(lines, index=[1e-3, 1e-1, 1.0]).T
-    return Rates(median, median.isna() & late)
+    return Rates(median, median.isna() & late, median.notna() | (not late))
 
 
 def test_claims_are_judged_by_what_was_found():
@@ -319,6 +341,10 @@ def test_what_there_was_no_time_for_is_not_told():
     late = rates(late=True, **lines)
     assert keeps_its_pace(late).is_borne_out is None and converges(late).is_borne_out is None
     assert f"{LIFTED[0]} unknown, {LIFTED[1]} 1.7 times" in keeps_its_pace(late).found
+    none = rates(late=True, **dict.fromkeys(HMC, (NONE, NONE, NONE)))
+    assert never_converges(none).is_borne_out is None
+    some = rates(late=True, **{HMC[0]: (NONE, NONE, NONE), HMC[1]: (NONE, NONE, 1.0)})
+    assert never_converges(some).is_borne_out is False
     slow = rates(late=True, **{**lines, LIFTED[1]: (1.0, 60.0, 100.0)})
     assert keeps_its_pace(slow).is_borne_out is False
 
@@ -333,9 +359,10 @@ def test_what_is_late_is_told_from_what_does_not_converge():
     }
     rows = [row("a", "finished", 1.2), row("b", "unfinished", NONE), row("c", "unfinished", 1.0)]
     table = pd.DataFrame(rows).assign(is_converged=lambda table: table["r_hat"] <= 1.05)
-    median, is_late = rates_in(table)
-    assert median[0.1].isna().tolist() == [True, True, False]
-    assert is_late[0.1].tolist() == [False, True, False]
+    found = rates_in(table, "sigma")
+    assert found.median[0.1].isna().tolist() == [True, True, False]
+    assert found.is_late[0.1].tolist() == [False, True, False]
+    assert found.is_seen[0.1].tolist() == [True, False, True]
 
 
 def test_slopes_of_steps_are_those_below_the_largest_noise():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from tightrope.cells import Cell
+from tightrope.cells import UNFINISHED, Cell
 from tightrope.kinds import Method
 from tightrope.methods import NUTS, LiftedNUTS, RiemannianNUTS
 from tightrope.reproduce.request import CELLS, Length, Request
@@ -156,8 +156,25 @@ def medians(table: pd.DataFrame, by: list[str]) -> pd.Series:
     return values.groupby([table[name] for name in by]).median().replace(0.0, np.nan)
 
 
-def told(value: float) -> str:
-    return "not converged" if np.isnan(value) else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+class Rates(NamedTuple):
+    """ESS per second of each line, in columns by what it was run on."""
+
+    median: pd.DataFrame  # NaN where no run converged
+    is_late: pd.DataFrame  # whether that may be because time was up
+    is_seen: pd.DataFrame  # whether there are draws at all
+
+
+def rates_in(table: pd.DataFrame, column: str) -> Rates:
+    """Medians over the runs of each line at each noise scale, or on each model."""
+    by = ["line", column]
+    any_of = lambda values: values.groupby([table[name] for name in by]).any().unstack(column)
+    median = medians(table, by).unstack(column)
+    return Rates(median, median.isna() & any_of(table["status"] == UNFINISHED), any_of(table["r_hat"].notna()))
+
+
+def told(value: float, is_late: bool = False) -> str:
+    missing = "out of time" if is_late else "not converged"
+    return missing if np.isnan(value) else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def agree(values: Sequence[float], is_so: Callable[[float], bool]) -> bool | None:
