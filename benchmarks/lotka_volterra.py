@@ -20,12 +20,9 @@ import jax.random as jr
 import numpy as np
 from numpyro.infer import MCMC, NUTS
 
-AS_IT_COMES = "BENCHMARK_JAX_AS_IT_COMES"
-if AS_IT_COMES in os.environ:
-    jax.devices()  # a backend that has started takes no more settings
-
-import tightrope as tr  # noqa: E402
-from tightrope.initialise import starting_points  # noqa: E402
+import tightrope as tr
+from tightrope.environment import without_ours
+from tightrope.initialise import starting_points
 
 
 def measure(label, draws, seconds, compile_time):
@@ -78,12 +75,15 @@ def numpyro(options, chain_method, setting):
 
 def in_own_process(function, *args, as_it_comes=False):
     """Call a function where JAX has the settings that Tightrope makes, or none."""
+    before = dict(os.environ)
     if as_it_comes:
-        os.environ[AS_IT_COMES] = "yes"
-    else:
-        os.environ.pop(AS_IT_COMES, None)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, args)
+        os.environ |= without_ours()
+    try:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(function, args)
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def main():

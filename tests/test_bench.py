@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import tightrope as tr
 from tightrope import bench
 from tightrope.bench import judge, table, worker
 from tightrope.bench.contenders import Batch
+from tightrope.environment import LOOPS
 from tightrope.results import Converter
 
 RULES = bench.Rules(ess=400.0, budget=100.0)
@@ -49,6 +51,20 @@ def test_every_chain_has_its_start(contender, num_processes, tmp_path, monkeypat
     tasks = [json.loads((folder / "task.json").read_text()) for folder in folders]
     assert sorted(core for task in tasks for core in task["affinity"]) == [3, 5]
     assert len({task["seed"] for task in tasks}) == num_processes
+
+
+def test_peers_have_the_compiler_as_it_comes_unless_they_are_to_share_ours(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_enable_fast_math=false {LOOPS}")  # the user's, and ours
+    program = "import os, tightrope; print(os.environ.get('XLA_FLAGS'))"
+    monkeypatch.setattr(judge, "WORKER", ["-c", program])
+
+    def said(contender, **options):
+        (folder,) = bench.laid_out(request(tmp_path, **options), "toy", {}, contender, np.zeros((1, 2)))
+        assert judge.start(folder).wait() == 0
+        return judge.last_words([folder])
+
+    assert said("mici") == "--xla_cpu_enable_fast_math=false"
+    assert said("tightrope") == said("mici", share_compiler=True) == os.environ["XLA_FLAGS"]
 
 
 class Enough(Exception):

@@ -49,7 +49,7 @@ LAYERS = """
     kalman
     linalg streams outlook
     types
-    compilation
+    compilation environment
 """
 DEPTH = {part: depth for depth, line in enumerate(LAYERS.split("\n")) for part in line.split()}
 

@@ -1,15 +1,8 @@
 """Sample precise posteriors of under-determined models, at a speed that noise does not set."""
 
-import os
+from tightrope.environment import tell_xla
 
-# XLA makes one piece of machine code of a loop that holds few enough bytes, and else calls a kernel for each of its
-# instructions. With its own limit, a kilobyte, the Jacobian of an ODE of 200 steps takes six times as long (JAX 0.9).
-LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=2000000"
-if "xla_backend_extra_options" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {LOOPS}".strip()
-
-# XLA 0.9 takes programs that it kept for those of another machine, wrongly, and says so at length.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+tell_xla()
 
 import jax  # noqa: E402
 

@@ -124,6 +124,9 @@ def bench(
     budget: Annotated[float | None, typer.Option(help="Seconds that each may take; 600 by default.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A minute and 100 effective draws each.")] = False,
     seed: Annotated[int, typer.Option(help="Of starting points and samplers.")] = 1,
+    share_compiler: Annotated[
+        bool, typer.Option("--share-compiler", help="Peers run with our setting of XLA, not as they come.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for results.json and results.md.")] = Path("runs/bench"),
 ) -> None:
     """Run Tightrope and its peers on the same posteriors, until each has 400 effective draws or its time is up."""
@@ -135,7 +138,8 @@ def bench(
     peers = [peer.strip() for peer in against.split(",") if peer.strip()]
     count = sampling.check_count
     sizes = (count("chains", chains, 1), count("warmup", warmup, 1), count("seed", seed, 0))
-    benchmark.bench(benchmark.Request(posteriors or benchmark.POSTERIORS, peers, out, say, rules, *sizes))
+    chosen = posteriors or benchmark.POSTERIORS
+    benchmark.bench(benchmark.Request(chosen, peers, out, say, rules, *sizes, share_compiler))
 
 
 def show_summary(trace: xr.DataTree) -> str:

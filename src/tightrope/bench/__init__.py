@@ -50,6 +50,7 @@ class Request(NamedTuple):
     chains: int = 4
     warmup: int = 1000
     seed: int = 1
+    share_compiler: bool = False  # peers too run with the setting of XLA that Tightrope makes, not as they come
 
 
 def posterior_of(text: str) -> tuple[str, dict[str, float]]:
@@ -110,6 +111,7 @@ def laid_out(request: Request, name: str, options: dict[str, float], contender: 
             "seed": request.seed * len(shares) + place,
             "cores": len(share),
             "affinity": share,
+            "has_our_compiler": contender == OURS or request.share_compiler,
         }
         (folder / "task.json").write_text(json.dumps(task))
         np.save(folder / "starts.npy", part)
@@ -138,6 +140,7 @@ def facts(request: Request) -> dict[str, Any]:
         "versions": {name: version(name) for name in packages},
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "rules": request.rules._asdict(),
+        "compiler": "that of Tightrope" if request.share_compiler else "as each sampler comes",
         "chains": request.chains,
         "warmup": request.warmup,
         "seed": request.seed,

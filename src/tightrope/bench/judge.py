@@ -15,9 +15,11 @@ import arviz_base
 import numpy as np
 
 from tightrope.diagnostics import summary
+from tightrope.environment import without_ours
 from tightrope.results import Converter
 
 MAX_R_HAT = 1.05  # above it there is no effective sample size to speak of
+WORKER = ["-m", "tightrope.bench.worker"]
 MIN_SECONDS = 2.0  # of sampling, for a time that can be told
 PATIENCE, SHARE = 0.3, 0.05  # seconds between two looks, at first and as a share of the time so far
 
@@ -135,16 +137,17 @@ def times_in(folders: list[Path]) -> dict[str, float]:
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """The process of a folder, on its cores; what it says is kept beside its draws."""
-    cores = json.loads((folder / "task.json").read_text())["affinity"]
+    task = json.loads((folder / "task.json").read_text())
     with (folder / "said.txt").open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tightrope.bench.worker", str(folder)],
+            [sys.executable, *WORKER, str(folder)],
             stdout=said,
             stderr=said,
             stdin=subprocess.DEVNULL,
+            env=dict(os.environ) if task["has_our_compiler"] else without_ours(),
         )
     if hasattr(os, "sched_setaffinity"):  # else the system shares the cores out as it likes
-        os.sched_setaffinity(process.pid, cores)
+        os.sched_setaffinity(process.pid, task["affinity"])
     return process
 
 
