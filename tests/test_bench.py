@@ -157,6 +157,12 @@ def cells_of(theirs):
         (dict(sampling_time=20.0), "peer", "10", "2.8"),
         (dict(status="out of time", ess_bulk=100.0, sampling_time=80.0), "peer (out of time)", "> 50", "> 11"),
         (
+            dict(status="out of time", r_hat=1.02, ess_bulk=1000.0, sampling_time=80.0),
+            "peer (out of time)",
+            "> 20",
+            "> 4.4",
+        ),
+        (
             dict(status="out of time", r_hat=1.2, sampling_time=80.0),
             "peer (out of time, not converged)",
             "> 50",
@@ -171,6 +177,14 @@ def test_ratios_say_no_more_than_was_seen(changes, sampler, sampling, whole):
     assert found["sampler"] == sampler
     assert (found["ours is faster, sampling"], found["ours is faster, whole run"]) == (sampling, whole)
     assert (found["bulk ESS"] == "") == ("not converged" in sampler)
+
+
+@pytest.mark.parametrize(
+    ("changes", "enough"),
+    [({}, True), (dict(r_hat=1.02), False), (dict(ess_bulk=390.0), False), (dict(r_hat=None), False)],
+)
+def test_enough_are_many_draws_of_chains_that_agree(changes, enough):
+    assert judge.is_enough(row("peer", **changes), RULES) == enough
 
 
 def test_a_peer_without_draws_has_used_up_its_time():

@@ -129,7 +129,10 @@ def bench(
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for results.json and results.md.")] = Path("runs/bench"),
 ) -> None:
-    """Run Tightrope and its peers on the same posteriors, until each has 400 effective draws or its time is up."""
+    """Run Tightrope and its peers on the same posteriors.
+
+    Each until it has 400 effective draws and an R-hat of at most 1.01, or until its time is up.
+    """
     rules = benchmark.QUICK if quick else benchmark.Rules()
     if budget is not None:
         sampling.check_time(budget)

@@ -36,7 +36,7 @@ POSTERIORS = (
     "poisson:0.1",
     *("lotka-volterra", "soil-hn-t35", "soil-ak-t25", "squid-potassium", "squid-sodium"),
 )
-QUICK = Rules(ess=100.0, budget=60.0)
+QUICK = Rules(ess=100.0, r_hat=MAX_R_HAT, budget=60.0)
 
 
 class Request(NamedTuple):

@@ -28,6 +28,7 @@ class Rules(NamedTuple):
     """When a contender is done."""
 
     ess: float = 400.0  # the least bulk effective sample size to reach
+    r_hat: float = 1.01  # the largest to end with
     budget: float = 600.0  # seconds from the start of its processes
 
 
@@ -88,6 +89,11 @@ def has_converged(figures: Mapping[str, Any]) -> bool:
     return figures.get("r_hat") is not None and figures["r_hat"] <= MAX_R_HAT
 
 
+def is_enough(figures: Mapping[str, Any], rules: Rules) -> bool:
+    """Whether there are draws enough, of chains that agree."""
+    return has_converged(figures) and figures["r_hat"] <= rules.r_hat and (figures["ess_bulk"] or 0.0) >= rules.ess
+
+
 def judged(quantities: Converter, folders: list[Path], rules: Rules) -> dict[str, Any]:
     """Start a process for each folder, end them when they have drawn enough or for too long; what came of it."""
     processes = [start(folder) for folder in folders]
@@ -121,8 +127,7 @@ def watched(
             "sampling_time": found.seconds,
             "steps_per_draw": found.steps_per_draw,
         }
-        is_enough = has_converged(figures) and (figures["ess_bulk"] or 0.0) >= rules.ess
-        if is_enough and found.seconds >= MIN_SECONDS:
+        if is_enough(figures, rules) and found.seconds >= MIN_SECONDS:
             return figures | {"status": "finished"}
     return figures
 

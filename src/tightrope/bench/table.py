@@ -48,7 +48,8 @@ def ratio(ours: Row, theirs: Row, seconds_of: Any, rules: Rules) -> str:
         return ""
     if theirs["status"] == "finished" and other is not None:
         return f"{mine / other:.3g}"
-    return f"> {mine * (seconds_of(theirs) or rules.budget) / rules.ess:.3g}"
+    reached = max(rules.ess, theirs["ess_bulk"] or 0.0) if has_converged(theirs) else rules.ess
+    return f"> {mine * (seconds_of(theirs) or rules.budget) / reached:.3g}"
 
 
 def cells(row: Row, ours: Row | None, rules: Rules) -> list[str]:
