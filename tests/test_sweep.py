@@ -23,7 +23,7 @@ from tightrope.cells import described, name_of, run_cell
 from tightrope.engines import packed, run_apart
 from tightrope.outlook import Outlook
 from tightrope.store import Store
-from tightrope.sweep import result_of
+from tightrope.sweep import result_of, went
 
 TIMED = ("compile_time", "warmup_time", "sampling_time", "ess_per_second")
 
@@ -380,3 +380,15 @@ def test_a_process_that_is_not_wanted_ends(tmp_path):
     with pytest.raises(CancelledError):
         run_apart(packed(cell, False), 1, lambda: next(looks))
     assert not any(is_alive(pid) for pids in runs(log).values() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"ess_per_second": 21.04, "r_hat": 1.004}, "21 ESS/s, R-hat 1.004"),
+        ({"ess_per_second": 0.1, "r_hat": 4.2}, "not converged, R-hat 4.200"),
+        ({"error": "no luck"}, "no luck"),
+    ],
+)
+def test_how_a_cell_went_is_told(row, words):
+    assert went(row) == words

@@ -11,6 +11,7 @@ import xarray as xr
 from tightrope.types import FAILURES, InputError
 
 MAX_R_HAT = 1.01
+MAX_R_HAT_OF_ESS = 1.05  # above it an effective sample size means nothing
 MIN_ESS_PER_CHAIN = 100
 MAX_FAILURE_RATE = 0.05
 

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tightrope.cells import FAILED, FINISHED, MISSING, Cell, described, name_of, sentence
 from tightrope.checks import one_of
+from tightrope.diagnostics import MAX_R_HAT_OF_ESS
 from tightrope.engines import ENGINES, Result, packed
 from tightrope.methods import method_of
 from tightrope.sampling import check_count
@@ -202,6 +203,13 @@ class Display:
         self.progress.update(self.task, completed=self.done)
         if self.wanted:
             row = self.grid.row(name, {})
-            went = f"{row['ess_per_second']:.3g} ESS/s, R-hat {row['r_hat']:.3f}" if "r_hat" in row else row["error"]
-            line = f"{self.done}/{len(self.grid.records)} {name}: {row['status']}, {went}"
+            line = f"{self.done}/{len(self.grid.records)} {name}: {row['status']}, {went(row)}"
             self.progress.console.print(escape(line), highlight=False)
+
+
+def went(row: Record) -> str:
+    """How a cell went, in words."""
+    if "r_hat" not in row:
+        return row["error"]
+    rate = f"{row['ess_per_second']:.3g} ESS/s" if row["r_hat"] <= MAX_R_HAT_OF_ESS else "not converged"
+    return f"{rate}, R-hat {row['r_hat']:.3f}"

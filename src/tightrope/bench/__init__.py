@@ -17,15 +17,16 @@ import numpy as np
 
 from tightrope import zoo
 from tightrope.bench.contenders import CONTENDERS, OURS
-from tightrope.bench.judge import MAX_R_HAT, Rules, judged
+from tightrope.bench.judge import Rules, judged
 from tightrope.bench.table import as_markdown
 from tightrope.checks import one_of
+from tightrope.diagnostics import MAX_R_HAT_OF_ESS
 from tightrope.initialise import starting_points
 from tightrope.results import Converter
 from tightrope.store import write
 from tightrope.types import InputError
 
-__all__ = ["MAX_R_HAT", "PEERS", "POSTERIORS", "QUICK", "Request", "Rules", "bench"]
+__all__ = ["PEERS", "POSTERIORS", "QUICK", "Request", "Rules", "bench"]
 
 PEERS = ("mici", "numpyro", "nutpie", "blackjax")
 POSTERIORS = (
@@ -36,7 +37,7 @@ POSTERIORS = (
     "poisson:0.1",
     *("lotka-volterra", "soil-hn-t35", "soil-ak-t25", "squid-potassium", "squid-sodium"),
 )
-QUICK = Rules(ess=100.0, r_hat=MAX_R_HAT, budget=60.0)
+QUICK = Rules(ess=100.0, r_hat=MAX_R_HAT_OF_ESS, budget=60.0)
 
 
 class Request(NamedTuple):

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import arviz_base
 import numpy as np
 
-from tightrope.diagnostics import summary
+from tightrope.diagnostics import MAX_R_HAT_OF_ESS, summary
 from tightrope.environment import without_ours
 from tightrope.results import Converter
 
-MAX_R_HAT = 1.05  # above it there is no effective sample size to speak of
 WORKER = ["-m", "tightrope.bench.worker"]
 MIN_SECONDS = 2.0  # of sampling, for a time that can be told
 PATIENCE, SHARE = 0.3, 0.05  # seconds between two looks, at first and as a share of the time so far
@@ -86,7 +85,7 @@ def figures_of(quantities: Converter, found: Found) -> dict[str, Any]:
 
 
 def has_converged(figures: Mapping[str, Any]) -> bool:
-    return figures.get("r_hat") is not None and figures["r_hat"] <= MAX_R_HAT
+    return figures.get("r_hat") is not None and figures["r_hat"] <= MAX_R_HAT_OF_ESS
 
 
 def is_enough(figures: Mapping[str, Any], rules: Rules) -> bool:

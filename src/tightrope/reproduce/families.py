@@ -11,12 +11,12 @@ import pandas as pd
 import xarray as xr
 
 from tightrope.cells import UNFINISHED, Cell
+from tightrope.diagnostics import MAX_R_HAT_OF_ESS
 from tightrope.kinds import Method
 from tightrope.methods import NUTS, LiftedNUTS, RiemannianNUTS
 from tightrope.reproduce.request import CELLS, Length, Request
 from tightrope.sweep import sweep
 
-MAX_R_HAT = 1.05  # of chains whose ESS means something
 TARGET_ACCEPT = 0.9
 
 
@@ -128,7 +128,7 @@ def run(request: Request, cells: list[Cell], keep_draws: bool = False) -> pd.Dat
     """All cells, as the file has them that is left of them; those that did not converge have no ESS."""
     table = swept(request, cells, keep_draws)
     table = table.reindex(columns=[*dict.fromkeys([*table.columns, "r_hat", "ess_per_second", "step_size", "d", "m"])])
-    table.assign(is_converged=table["r_hat"] <= MAX_R_HAT).to_csv(request.file(".csv"), index=False)
+    table.assign(is_converged=table["r_hat"] <= MAX_R_HAT_OF_ESS).to_csv(request.file(".csv"), index=False)
     return pd.read_csv(request.file(".csv"))
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from tightrope import plots
-from tightrope.reproduce.families import MAX_R_HAT
+from tightrope.diagnostics import MAX_R_HAT_OF_ESS
 
 MAX_DRAWS = 1500  # in one scatter plot
 ROW = 0.025  # of crosses, in heights of the axes
@@ -37,8 +37,8 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
         height = np.full(len(bad), ROW * (place + 1))
         left.plot(bad, height, "x", color=colour, markersize=5, transform=left.get_xaxis_transform())
     through_medians(right, table, "r_hat")
-    right.axhline(MAX_R_HAT, color="grey", linewidth=0.8, linestyle=":")
-    left.set(ylabel="min bulk ESS per second", title=f"× : R-hat above {MAX_R_HAT}, or no draws")
+    right.axhline(MAX_R_HAT_OF_ESS, color="grey", linewidth=0.8, linestyle=":")
+    left.set(ylabel="min bulk ESS per second", title=f"× : R-hat above {MAX_R_HAT_OF_ESS}, or no draws")
     right.set(ylabel="max R-hat", title="hollow: stopped by its time limit")
     if not table["is_converged"].any():
         left.set_ylim(*NOTHING)
