@@ -201,10 +201,10 @@ def test_trials_differ_from_the_move_as_the_equation_says(frame, name):
     miss = np.concatenate([trial.u, trial.e]) - np.concatenate([u, lift.e]) - move
     dense = projector(np.asarray(jacobian))
     if frame == "tall":
-        np.testing.assert_allclose(made.basis @ trial.rho, dense @ miss, atol=1e-12)
+        np.testing.assert_allclose(trial.rho @ made.basis, dense @ miss, atol=1e-12)
         np.testing.assert_allclose(trial.error, np.abs(trial.rho).max())
     else:
-        gap = miss + made.normals @ s  # how far the point on the manifold is from the one a normal step away
+        gap = miss + s @ made.normals  # how far the point on the manifold is from the one a normal step away
         np.testing.assert_allclose(gap[: model.d], 0, atol=1e-13)
         np.testing.assert_allclose(trial.error, np.abs(gap[model.d :]).max())
 
@@ -219,4 +219,4 @@ def test_the_smaller_factor_is_chosen():
         u, model = drawn(name, 0.3)
         frame = FRAMES[choose_frame(model)]
         (first, *_) = jax.eval_shape(lambda u, frame=frame, model=model: frame.linearise(model, u)[2], u)
-        assert first.shape == (model.d + model.m, min(model.d, model.m))
+        assert first.shape == (min(model.d, model.m), model.d + model.m)

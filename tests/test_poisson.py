@@ -132,7 +132,7 @@ def test_second_derivatives_agree_with_differences(model, u):
     rng = np.random.default_rng(3)
     left, right = rng.normal(size=(model.m, model.m)), rng.normal(size=(model.d, model.m))
     conditioned = model.condition()
-    gradient = jax.jit(lambda u: bilinear_gradient(conditioned, u, left, right))(u)
+    gradient = jax.jit(lambda u: bilinear_gradient(conditioned, u, left.T, right.T))(u)
     bilinear = jax.jit(lambda u: jnp.sum(left * (jax.jacrev(lambda u: conditioned.lift(u).e)(u) @ right)))
     for direction in rng.normal(size=(3, model.d)):
         step = 1e-5 * direction

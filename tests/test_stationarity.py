@@ -305,7 +305,7 @@ class WarmStart(ConstrainedLeapfrog):
             calls.append(point)
             if len(calls) == 1:
                 return project(solver, model, point, move)
-            known = jnp.linalg.solve(point.frame.basis[: model.d], calls[0].u - point.u)
+            known = jnp.linalg.solve(point.frame.basis[:, : model.d].T, calls[0].u - point.u)
             frame = WarmFrame(point.frame.basis, point.frame.log_volume, known)
             return project(solver, model, point._replace(frame=frame), move)
 

@@ -94,12 +94,12 @@ MIN_FORWARD = 300  # turns
 
 
 def bilinear_gradient(model: ResidualMap, u: Array, left: Array, right: Array) -> Array:
-    """Gradient in u of sum_a left_a . De(u) right_a, over the columns of left and right."""
+    """Gradient in u of sum_a left_a . De(u) right_a, over the rows of left and right."""
     residual = lambda u: model.lift(u).e
 
     def directional(u):
         derivative = lambda direction: jax.jvp(residual, (u,), (direction,))[1]
-        return jnp.sum(left * jax.vmap(derivative, 1, 1)(right))
+        return jnp.sum(left * jax.vmap(derivative)(right))
 
     goes_forward = model.d <= MAX_FORWARD and longest_loop(residual, u) >= MIN_FORWARD
     return (jax.jacfwd if goes_forward else jax.grad)(directional)(u)
@@ -127,29 +127,29 @@ def with_rounding_of_u(lift: Lift, jacobian: Array, u: Array) -> Lift:
 class Tall(NamedTuple):
     """Few coordinates, many data: an orthonormal basis Q = [Q1; Q2] of the tangent space, from [I; J] = Q R."""
 
-    basis: Array  # Q, shape (d + m, d)
+    basis: Array  # Q^T, shape (d, d + m)
     log_volume: Array
 
     @staticmethod
     def linearise(model: ResidualMap, u: Array) -> tuple[Lift, Array, Tall]:
         identity = jnp.eye(model.d)
         push = lambda direction: jax.jvp(model.lift, (u,), (direction,))
-        lift, derivative = jax.vmap(push, out_axes=(None, -1))(identity)
-        lift = with_rounding_of_u(lift, derivative.e, u)
-        return lift, derivative.log_scale, Tall(*orthonormalise(jnp.concatenate([identity, derivative.e])))
+        lift, derivative = jax.vmap(push, out_axes=(None, 0))(identity)
+        lift = with_rounding_of_u(lift, derivative.e.T, u)
+        return lift, derivative.log_scale, Tall(*orthonormalise(jnp.concatenate([identity, derivative.e], axis=1)))
 
     def draw(self, key: Array) -> Array:
-        return self.basis @ jr.normal(key, self.basis.shape[1:])
+        return jr.normal(key, self.basis.shape[:1]) @ self.basis
 
     def tangent(self, vector: Array) -> Array:
-        return self.basis @ (vector @ self.basis)
+        return (self.basis @ vector) @ self.basis
 
     def log_volume_gradient(self, model: ResidualMap, u: Array) -> Array:
         # d(1/2 log det M) = <J M^-1, dJ> and J M^-1 = Q2 Q1^T.
-        return bilinear_gradient(model, u, left=self.basis[model.d :], right=self.basis[: model.d])
+        return bilinear_gradient(model, u, left=self.basis[:, model.d :], right=self.basis[:, : model.d])
 
     def equation(self, model: ResidualMap, u: Array, e: Array, move: Array) -> Equation:
-        return TallEquation(model, self.basis, u, e, start=move @ self.basis)
+        return TallEquation(model, self.basis, u, e, start=self.basis @ move)
 
 
 class TallEquation(NamedTuple):
@@ -162,10 +162,10 @@ class TallEquation(NamedTuple):
     start: Array
 
     def at(self, s: Array) -> Trial:
-        across, along = self.basis[: self.model.d], self.basis[self.model.d :]
-        shift = across @ s
+        across, along = self.basis[:, : self.model.d], self.basis[:, self.model.d :]
+        shift = s @ across
         e = self.model.lift(self.u + shift).e
-        rho = shift @ across + (e - self.e) @ along - self.start
+        rho = across @ shift + along @ (e - self.e) - self.start
         return Trial(s, rho, jnp.abs(rho).max(), self.u + shift, e)
 
     def newton(self, s: Array) -> tuple[Trial, Array]:
@@ -175,7 +175,7 @@ class TallEquation(NamedTuple):
 class Wide(NamedTuple):
     """Many coordinates, few data: an orthonormal basis N of the normal space, from [-J^T; I] = N L^T."""
 
-    normals: Array  # N, shape (d + m, m)
+    normals: Array  # N^T, shape (m, d + m)
     log_volume: Array
 
     @staticmethod
@@ -184,19 +184,19 @@ class Wide(NamedTuple):
         identity, zeros = jnp.eye(model.m), jnp.zeros(model.m)
         (jacobian,) = jax.vmap(pull)(Lift(identity, zeros, zeros))
         (log_scale_gradient,) = pull(Lift(zeros, jnp.ones(()), jnp.zeros(())))
-        frame = Wide(*orthonormalise(jnp.concatenate([-jacobian.T, identity])))
+        frame = Wide(*orthonormalise(jnp.concatenate([-jacobian, identity], axis=1)))
         lift = with_rounding_of_u(lift, jacobian, u)
         return lift, log_scale_gradient, frame
 
     def draw(self, key: Array) -> Array:
-        return self.tangent(jr.normal(key, self.normals.shape[:1]))
+        return self.tangent(jr.normal(key, self.normals.shape[1:]))
 
     def tangent(self, vector: Array) -> Array:
-        return vector - self.normals @ (vector @ self.normals)
+        return vector - (self.normals @ vector) @ self.normals
 
     def log_volume_gradient(self, model: ResidualMap, u: Array) -> Array:
         # As for Tall, with J M^-1 = -N2 N1^T.
-        return -bilinear_gradient(model, u, left=self.normals[model.d :], right=self.normals[: model.d])
+        return -bilinear_gradient(model, u, left=self.normals[:, model.d :], right=self.normals[:, : model.d])
 
     def equation(self, model: ResidualMap, u: Array, e: Array, move: Array) -> Equation:
         return WideEquation(model, self.normals, u + move[: model.d], e + move[model.d :])
@@ -215,13 +215,13 @@ class WideEquation(NamedTuple):
         return jnp.zeros(self.model.m)
 
     def at(self, s: Array) -> Trial:
-        across, along = self.normals[: self.model.d], self.normals[self.model.d :]
-        u = self.u - across @ s
+        across, along = self.normals[:, : self.model.d], self.normals[:, self.model.d :]
+        u = self.u - s @ across
         e = self.model.lift(u).e
-        gap = e - self.e + along @ s
+        gap = e - self.e + s @ along
         # Steep normals have short e-parts, so a small rho may hide a large gap; u may be NaN where e does not look.
         error = jnp.where(jnp.isfinite(u).all(), jnp.abs(gap).max(), jnp.nan)
-        return Trial(s, gap @ along, error, u, e)
+        return Trial(s, along @ gap, error, u, e)
 
     def newton(self, s: Array) -> tuple[Trial, Array]:
         return dense_newton(self, s)
@@ -237,9 +237,9 @@ class Markov(NamedTuple):
     chain: Chain
     gain: Array  # of the Kalman filter, shape (T, n, n)
     whitener: Array  # inverse factor of the covariance of the innovations, shape (T, n, n)
-    shared: Array  # V, shape (m, k)
-    weights: Array  # the upper part of an orthonormal basis of [I; V], shape (k, k)
-    tilt: Array  # its lower part, shape (m, k)
+    shared: Array  # V^T, shape (k, m)
+    weights: Array  # the upper part of an orthonormal basis of [I; V], transposed, shape (k, k)
+    tilt: Array  # its lower part, transposed, shape (k, m)
     log_volume: Array
 
     @staticmethod
@@ -256,22 +256,22 @@ class Markov(NamedTuple):
         factor = jax.vmap(small_cholesky)(filter.spread)
         whitener = jax.vmap(lambda a: small_solve(a, jnp.eye(len(a))))(factor)
         through = lambda push, view: whitener_of(chain, filter.left_gain, whitener, -view, push)
-        shared = -jax.vmap(through, -1, -1)(shared_drive, shared_view)
-        basis, log_volume = orthonormalise(jnp.concatenate([jnp.eye(k), shared]))
+        shared = -jax.vmap(through, -1)(shared_drive, shared_view)
+        basis, log_volume = orthonormalise(jnp.concatenate([jnp.eye(k), shared], axis=1))
         log_volume += jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)).sum()
-        return Markov(chain, filter.left_gain, whitener, shared, basis[:k], basis[k:], log_volume)
+        return Markov(chain, filter.left_gain, whitener, shared, basis[:, :k], basis[:, k:], log_volume)
 
     def split(self, vector: Array) -> tuple[Array, Array, Array]:
         """The parts of an ambient vector along v, nu (T, q) and e (T, n)."""
         length, n, q = self.chain.drive.shape
-        k = self.shared.shape[1]
+        k = len(self.shared)
         return vector[:k], vector[k : k + length * q].reshape(length, q), vector[k + length * q :].reshape(length, n)
 
     def rows(self, vector: Array) -> Array:
         """R times an ambient vector."""
         along_v, along_nu, along_e = self.split(vector)
         push = (self.chain.drive @ along_nu[..., None])[..., 0]
-        return self.whiten(along_e, push) - self.shared @ along_v
+        return self.whiten(along_e, push) - along_v @ self.shared
 
     def whiten(self, e: Array, push: Array) -> Array:
         return whitener_of(self.chain, self.gain, self.whitener, e, push)
@@ -286,22 +286,22 @@ class Markov(NamedTuple):
         weights = jax.vmap(lambda a, s: dot(a.T, s))(self.whitener, s.reshape(self.whitener.shape[:2]))
         along_e, along_push = innovations_transposed(self.chain, self.gain, weights)
         along_nu = jax.vmap(lambda a, push: dot(a.T, push))(self.chain.drive, along_push)
-        return jnp.concatenate([-s @ self.shared, along_nu.ravel(), along_e.ravel()])
+        return jnp.concatenate([-self.shared @ s, along_nu.ravel(), along_e.ravel()])
 
     def settle(self, s: Array) -> Array:
         """inverse(R R^T) s."""
-        return s - self.tilt @ (s @ self.tilt)
+        return s - (self.tilt @ s) @ self.tilt
 
     def draw(self, key: Array) -> Array:
         length, n, q = self.chain.drive.shape
-        return self.tangent(jr.normal(key, (self.shared.shape[1] + length * (q + n),)))
+        return self.tangent(jr.normal(key, (len(self.shared) + length * (q + n),)))
 
     def tangent(self, vector: Array) -> Array:
         return vector - self.normal(self.settle(self.rows(vector)))
 
     def log_volume_gradient(self, model: LinkedMap, u: Array) -> Array:
         # d(1/2 log det M) is the mean of e . dJ (v, nu) over (v, nu) ~ N(0, M^-1): the spread of nu given v is
-        # the filter's; that of v is the sum over k paths, one for each column of the tilt.
+        # the filter's; that of v is the sum over k paths, one for each row of the tilt.
         (chain, drive, _), pull = jax.vjp(model.links, u)
 
         def path(weights: Array, tilt: Array) -> tuple[Chain, Array, Array]:
@@ -314,7 +314,7 @@ class Markov(NamedTuple):
             along = lambda left: left[..., None] * weights
             return Chain(outer(a, before), outer(a, nu), outer(e, x)), along(a), along(e)
 
-        paths = jax.vmap(path, (1, 1))(self.weights, self.tilt)
+        paths = jax.vmap(path)(self.weights, self.tilt)
         slopes, along_drive, along_view = jax.tree.map(lambda leaf: leaf.sum(0), paths)
         slopes = jax.tree.map(jnp.add, slopes, log_det_gradient(chain))
         return pull((slopes, along_drive, along_view))[0]
@@ -364,7 +364,7 @@ class MarkovEquation(NamedTuple):
         there = (jax.vmap(lambda push: response(here, push), -1, -1)(drive) + view).reshape(self.model.m, -1)
         columns = jax.vmap(solve_here, 1, 1)(there)
         first = solve_here(gap)
-        weights = lambda l: frame.shared.T @ frame.colour_transposed(l)
+        weights = lambda l: frame.shared @ frame.colour_transposed(l)
         small = jnp.eye(columns.shape[1]) + jax.vmap(weights, 1, 1)(columns)
         l = first - columns @ jnp.linalg.solve(small, weights(first))
         return trial, -frame.colour_transposed(l)

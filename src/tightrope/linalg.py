@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from jax import lax
 
 from tightrope.types import Array
 
 
-def orthonormalise(columns: Array) -> tuple[Array, Array]:
-    """An orthonormal basis of the column space, and 1/2 log det(columns^T columns).
+def orthonormalise(rows: Array) -> tuple[Array, Array]:
+    """An orthonormal basis of the row space, as rows, and 1/2 log det(rows rows^T).
 
     Householder QR: its error grows with the condition number, where a Cholesky factor of the Gram matrix
     has the square of it and breaks down at sigma = 1e-6.
     """
-    if columns.shape[1] == 1:  # no call of LAPACK: a step of the toy takes a quarter less
-        length = jnp.sqrt((columns**2).sum())
-        return columns / length, jnp.log(length)
-    basis, upper = jnp.linalg.qr(columns)
-    return basis, jnp.log(jnp.abs(jnp.diagonal(upper))).sum()
+    if len(rows) == 1:  # no call of LAPACK: a step of the toy takes a quarter less
+        length = jnp.sqrt((rows**2).sum())
+        return rows / length, jnp.log(length)
+    basis, upper = jnp.linalg.qr(rows.T)  # columns of LAPACK's are our rows: nothing is moved
+    return lax.optimization_barrier(basis.T), jnp.log(jnp.abs(jnp.diagonal(upper))).sum()
 
 
 def dot(a: Array, b: Array) -> Array:

@@ -31,8 +31,13 @@ class Block(NamedTuple):
     def size(self) -> int:
         return len(self.kept)
 
+    def observed(self, values: Array) -> Array:
+        """Those of its values that were observed, flat; where all were without a gather, so that XLA sees more."""
+        whole = jnp.broadcast_to(values, self.shape).ravel()
+        return whole if self.size == whole.size else whole[self.kept]
+
     def scales(self, params: Params) -> Array:
-        return jnp.broadcast_to(jnp.asarray(self.scale(params), float), self.shape).ravel()[self.kept]
+        return self.observed(jnp.asarray(self.scale(params), float))
 
     def kept_factor(self, params: Params) -> Array:
         """The factor of the covariance of what was observed."""
@@ -69,7 +74,7 @@ class Additive:
         residuals, log_scale, rounding = [], jnp.zeros(()), jnp.zeros(())
         for block, data in zip(self.blocks, self.split(y), strict=True):
             scale = block.scales(params)
-            e = (data - predicted[block.name].ravel()[block.kept]) / scale
+            e = (data - block.observed(predicted[block.name])) / scale
             log_scale += jnp.log(scale).sum()
             if block.factor is not None:
                 factor = block.kept_factor(params)
@@ -97,7 +102,7 @@ class Additive:
         for block in self.blocks:
             law, other_law = block.law(params), block.law(others)
             scale, other_scale = block.scales(params) * law.scale, block.scales(others) * other_law.scale
-            mean, offset = predicted[block.name].ravel()[block.kept], jnp.full(block.size, other_law.loc)
+            mean, offset = block.observed(predicted[block.name]), jnp.full(block.size, other_law.loc)
             if block.factor is None:
                 mean = mean + block.scales(others) * offset
                 parts += [mean / scale, jnp.sqrt(2.0) * other_scale / scale]

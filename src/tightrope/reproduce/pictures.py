@@ -16,7 +16,8 @@ from tightrope.diagnostics import MAX_R_HAT_OF_ESS
 
 MAX_DRAWS = 1500  # in one scatter plot
 ROW = 0.025  # of crosses, in heights of the axes
-NOTHING = 0.1, 10.0  # limits that have logarithms, where there is nothing to show
+# Limits that have logarithms, where there is nothing to show.
+NOTHING = {"ess_per_second": (0.1, 10.0), "step_size": (0.1, 10.0), "r_hat": (0.98, 2.0)}
 FROM = ", from the "  # between a method and where its chains start
 FLOOR = -4.0  # where the posterior lies below the surface
 
@@ -41,7 +42,7 @@ def efficiency(table: pd.DataFrame, medians: pd.DataFrame, stem: Path) -> None:
     left.set(ylabel="min bulk ESS per second", title=f"× : R-hat above {MAX_R_HAT_OF_ESS}, or no draws")
     right.set(ylabel="max R-hat", title="hollow: stopped by its time limit")
     if not table["is_converged"].any():
-        left.set_ylim(*NOTHING)
+        left.set_ylim(NOTHING["ess_per_second"])
     xlim = table["sigma"].min() / 2, table["sigma"].max() * 2
     for axis in (left, right):
         logarithmic(axis, xlim)
@@ -94,7 +95,7 @@ def through_medians(axis: Any, table: pd.DataFrame, column: str) -> None:
         axis.plot(middle.index, middle, style_of(line), color=colour, label=line)
         dots(axis, rows, column, colour)
     if table[column].isna().all():
-        axis.set_ylim(*NOTHING)
+        axis.set_ylim(NOTHING[column])
 
 
 def logarithmic(axis: Any, xlim: tuple[float, float]) -> None:
