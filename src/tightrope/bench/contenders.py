@@ -211,22 +211,22 @@ class Nutpie:
             save_warmup=False,
             blocking=False,
         )
-        self.wait(1)
+        _, self.taken = self.wait(1)  # what was drawn before the clock starts does not count
         return 0.0
 
-    def wait(self, number: int) -> Any:
-        """The trace, once every chain has so many draws."""
+    def wait(self, number: int) -> tuple[Any, int]:
+        """The trace, once every chain has so many draws, and how many each has at the least."""
         while True:
             trace = self.sampler.inspect()
             found = getattr(trace, "posterior", None)
             if found is not None and "u" in found:
                 complete = np.isfinite(found["u"].values[..., 0]).sum(1)
                 if len(complete) == len(self.task.starts) and complete.min() >= number:
-                    return trace
+                    return trace, int(complete.min())
             time.sleep(1.0)  # a look at all draws so far takes time from the chains
 
     def draw(self, number: int) -> Batch:
-        trace = self.wait(self.taken + number)
+        trace, _ = self.wait(self.taken + number)
         window = slice(self.taken, self.taken + number)
         self.taken += number
         return Batch(trace.posterior["u"].values[:, window], int(trace.sample_stats["n_steps"].values[:, window].sum()))
