@@ -119,7 +119,7 @@ def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch):
 
     monkeypatch.setattr(judge, "start", start)
     found = judge.judged(None, folders, RULES)
-    assert (found["status"], found["error"]) == ("failed", "no luck")
+    assert (found["status"], found["error"]) == ("failed", "exit code 0: no luck")
 
 
 def test_what_is_finished_is_not_run_again(tmp_path, monkeypatch):

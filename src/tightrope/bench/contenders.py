@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import count
+from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -170,10 +172,15 @@ class BlackJAX:
 
 
 class Nutpie:
-    """nutpie with its low-rank metric: its own threads, one a chain, which run on until the process ends."""
+    """nutpie with its low-rank metric: its own threads, one a chain, which run on until the process ends.
+
+    Draws are taken where it expands them: a look at its trace may wait for a chain that waits for the look to end.
+    """
 
     def __init__(self, task: Task):
-        self.task, self.taken = task, 0
+        self.task, self.taken = task, task.num_warmup
+        self.chains: defaultdict[int, list[np.ndarray]] = defaultdict(list)  # what each thread has drawn
+        self.steps: Counter[int] = Counter()
 
     def prepare(self) -> None:
         import nutpie
@@ -183,14 +190,19 @@ class Nutpie:
         both = jax.jit(jax.value_and_grad(model.log_density)).lower(starts[0]).compile()
 
         def density(u: np.ndarray) -> tuple[float, np.ndarray]:
+            self.steps[get_ident()] += 1
             value, slope = both(jnp.asarray(u))
             return float(value), np.asarray(slope)
+
+        def expand(u: np.ndarray) -> dict[str, np.ndarray]:
+            self.chains[get_ident()].append(np.array(u))
+            return {"u": np.asarray(u)}
 
         self.nutpie = nutpie
         self.compiled = from_pyfunc(
             model.d,
             lambda: density,
-            lambda *_: lambda u: {"u": np.asarray(u)},
+            lambda *_: expand,
             [np.dtype(float)],
             [(model.d,)],
             ["u"],
@@ -211,25 +223,20 @@ class Nutpie:
             save_warmup=False,
             blocking=False,
         )
-        _, self.taken = self.wait(1)  # what was drawn before the clock starts does not count
+        self.advance(1)  # what was drawn before the clock starts does not count
         return 0.0
 
-    def wait(self, number: int) -> tuple[Any, int]:
-        """The trace, once every chain has so many draws, and how many each has at the least."""
-        while True:
-            trace = self.sampler.inspect()
-            found = getattr(trace, "posterior", None)
-            if found is not None and "u" in found:
-                complete = np.isfinite(found["u"].values[..., 0]).sum(1)
-                if len(complete) == len(self.task.starts) and complete.min() >= number:
-                    return trace, int(complete.min())
-            time.sleep(1.0)  # a look at all draws so far takes time from the chains
+    def advance(self, number: int) -> tuple[slice, int]:
+        """Wait until every chain has so many draws more; where these are, and the steps meanwhile."""
+        first, before = self.taken, self.steps.total()
+        while len(self.chains) < len(self.task.starts) or min(map(len, self.chains.values())) < first + number:
+            time.sleep(0.01)
+        self.taken = min(map(len, self.chains.values()))
+        return slice(first, self.taken), self.steps.total() - before
 
     def draw(self, number: int) -> Batch:
-        trace, _ = self.wait(self.taken + number)
-        window = slice(self.taken, self.taken + number)
-        self.taken += number
-        return Batch(trace.posterior["u"].values[:, window], int(trace.sample_stats["n_steps"].values[:, window].sum()))
+        window, num_steps = self.advance(number)
+        return Batch(np.stack([draws[window] for draws in self.chains.values()]), num_steps)
 
 
 class Mici:

@@ -114,8 +114,9 @@ def watched(
     while (elapsed := time.perf_counter() - began) < rules.budget:
         # A look takes time from those who are looked at: the longer it goes on, the fewer.
         time.sleep(max(PATIENCE, SHARE * elapsed))
-        if any(process.poll() is not None for process in processes):
-            return figures | {"status": "failed", "error": last_words(folders)}
+        ended = [process.returncode for process in processes if process.poll() is not None]
+        if ended:
+            return figures | {"status": "failed", "error": f"exit code {ended[0]}: {last_words(folders)}"}
         found = draws_in(readers)
         if found is None:
             continue
