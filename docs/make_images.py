@@ -13,11 +13,10 @@ import numpy as np
 from PIL import Image
 
 import tightrope as tr
-from tightrope.diagnostics import performance
+from tightrope.diagnostics import MAX_R_HAT_OF_ESS, performance
 
 IMAGES = Path(__file__).parent / "images"
 BLUE, RED, GREY = "#1b6ca8", "#d1603d", "#666666"
-MAX_R_HAT = 1.05  # of chains whose effective draws mean something
 
 
 def save(figure, name, dpi=110):
@@ -163,7 +162,7 @@ def noise():
             model = tr.zoo.load("toy", sigma=sigma)
             rows.append(performance(tr.sample(model, seed=1, method=method, max_time=60, progress=False)))
             print(label, sigma, {key: rows[-1][key] for key in ("r_hat", "step_size", "ess_per_step")}, flush=True)
-        good = np.array([row["r_hat"] <= MAX_R_HAT for row in rows])
+        good = np.array([row["r_hat"] <= MAX_R_HAT_OF_ESS for row in rows])
         cost = np.array([1 / row["ess_per_step"] for row in rows])
         style = dict(color=colour, marker=marker, label=label)
         axes[0].loglog(sigmas, [row["step_size"] for row in rows], **style)

@@ -12,7 +12,7 @@ import pytest
 import tightrope as tr
 from tightrope import bench
 from tightrope.bench import judge, table, worker
-from tightrope.bench.contenders import Batch
+from tightrope.bench.contenders import Batch, Nutpie, Task
 from tightrope.environment import LOOPS
 from tightrope.results import Converter
 
@@ -107,6 +107,17 @@ def test_what_workers_leave_is_read_and_judged(tmp_path, monkeypatch):
     figures = judge.figures_of(Converter(model, model.quantities), found._replace(u=found.u[:, :50]))
     assert figures["ess_bulk"] > 100 and judge.has_converged(figures)
     assert judge.figures_of(None, found._replace(u=np.zeros((4, 50, 2))))["ess_bulk"] == 0
+
+
+def test_draws_of_nutpie_count_from_when_the_clock_starts():
+    chains = Nutpie(Task(None, np.zeros((2, 1)), num_warmup=3, seed=1, cores=1))
+    draws = np.arange(12.0)[:, None]
+    chains.chains.update({7: list(draws[:5]), 8: list(draws[:6])})  # by threads: three draws of warm-up in each
+    chains.advance(1)
+    chains.chains[7] += list(draws[5:8])
+    chains.chains[8] += list(draws[6:9])
+    batch = chains.draw(2)
+    np.testing.assert_array_equal(batch.u, [draws[5:8]] * 2)
 
 
 def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch):
